@@ -1,0 +1,1 @@
+"""Sessions kept in Postgres: storage, leases, repository and retention."""

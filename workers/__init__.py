@@ -1,0 +1,1 @@
+"""The procrastinate app, its tasks and the session host."""
