@@ -1,0 +1,1 @@
+"""The conformance suite over every backend of this project."""

@@ -1,0 +1,24 @@
+"""The backends under test: one line each in `BACKENDS`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+pytest.register_assert_rewrite("harness.testing.conformance")
+
+from harness.testing.conformance import StorageBackend  # noqa: E402  # after the rewrite hook
+from tests.conformance.backends import MemoryBackend  # noqa: E402
+
+BACKENDS: dict[str, Callable[[Path], StorageBackend]] = {
+    "memory": MemoryBackend,
+}
+
+
+@pytest.fixture(params=BACKENDS)
+async def backend(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[StorageBackend]:
+    made = BACKENDS[request.param](tmp_path)
+    yield made
+    await made.dispose()
