@@ -1,0 +1,1 @@
+"""Durable agent sessions: the runtime and its embedded storage backends."""

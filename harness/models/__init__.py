@@ -1,0 +1,1 @@
+"""The model protocol and its adapters."""

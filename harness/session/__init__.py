@@ -1,0 +1,1 @@
+"""Typed views over one session's storage: tree, lanes, values, context projection."""

@@ -1,0 +1,1 @@
+"""The tool protocol and the built-in tools."""
