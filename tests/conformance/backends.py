@@ -7,7 +7,10 @@ from pathlib import Path
 from harness.clock import SystemClock
 from harness.context import BACKGROUND
 from harness.storage.memory import MemoryStorage
+from harness.storage.metadata import SessionMetadata
 from harness.storage.protocol import Storage
+from harness.storage.sqlite import SqliteStorage
+from harness.storage.sqlite_create import create_sqlite
 from harness.testing.conformance import Capabilities
 
 
@@ -35,3 +38,37 @@ class MemoryBackend:
     async def dispose(self) -> None:
         if self._current is not None:
             await self._current.close(BACKGROUND)
+
+
+class SqliteBackend:
+    """One file per session."""
+
+    name = "sqlite"
+    capabilities = Capabilities(durable=True, multi_process_lease=True, physical_reclaim=True)
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._count = 0
+        self._open: list[SqliteStorage] = []
+
+    @property
+    def _path(self) -> Path:
+        return self._folder / f"session-{self._count}.sqlite"
+
+    async def create(self) -> Storage:
+        self._count += 1
+        create_sqlite(self._path, SessionMetadata(id=f"s{self._count}", created_at=1))
+        return await self.reopen()
+
+    async def reopen(self) -> Storage:
+        storage = await SqliteStorage.open(self._path, SystemClock())
+        self._open.append(storage)
+        return storage
+
+    async def crash(self) -> Storage:
+        await self._open[-1].abandon()
+        return await self.reopen()
+
+    async def dispose(self) -> None:
+        for storage in self._open:
+            await storage.close(BACKGROUND)

@@ -10,10 +10,11 @@ import pytest
 pytest.register_assert_rewrite("harness.testing.conformance")
 
 from harness.testing.conformance import StorageBackend  # noqa: E402  # after the rewrite hook
-from tests.conformance.backends import MemoryBackend  # noqa: E402
+from tests.conformance.backends import MemoryBackend, SqliteBackend  # noqa: E402
 
 BACKENDS: dict[str, Callable[[Path], StorageBackend]] = {
     "memory": MemoryBackend,
+    "sqlite": SqliteBackend,
 }
 
 

@@ -1,0 +1,99 @@
+"""Makes a session's SQLite file whole before anybody can see it (§1.7)."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from pathlib import Path
+
+from harness.codec import encode_str
+from harness.errors import InvalidArgument
+from harness.storage.metadata import SessionMetadata
+from harness.storage.queries import load_queries, load_script
+from harness.usage import EMPTY_STATS, SessionStats
+
+_SQL = load_queries("harness.storage.sqlite_sql", "queries.sql")
+_SCHEMA = load_script("harness.storage.sqlite_sql", "schema.sql")
+
+
+def staging_path(path: Path) -> Path:
+    """Where a file is built before it takes its place; in the same folder, so that a rename is atomic."""
+    return path.with_name(f".{path.name}.{os.getpid()}.building")
+
+
+def begin_file(path: Path) -> sqlite3.Connection:
+    """A new database with the schema, in an open transaction, at its staging path."""
+    staged = staging_path(path)
+    staged.parent.mkdir(parents=True, exist_ok=True)
+    staged.unlink(missing_ok=True)
+    connection = sqlite3.connect(staged, isolation_level=None, check_same_thread=False)
+    connection.executescript(_SCHEMA)
+    # Nobody can see the file before it is complete: journal and syncs would protect nothing.
+    connection.execute("PRAGMA journal_mode = OFF")
+    connection.execute("PRAGMA synchronous = OFF")
+    connection.execute("BEGIN")
+    return connection
+
+
+def finish_file(
+    connection: sqlite3.Connection,
+    path: Path,
+    metadata: SessionMetadata,
+    *,
+    stats: SessionStats = EMPTY_STATS,
+    next_seq: int = 1,
+    replace: bool = False,
+) -> None:
+    """Write the session row, make the file durable, and put it in place.
+
+    Raises `InvalidArgument` when a file is there already, unless `replace`.
+    """
+    connection.execute(
+        _SQL["insert_session"],
+        (
+            metadata.id,
+            metadata.created_at,
+            metadata.cwd,
+            metadata.parent_session_id,
+            metadata.legacy_parent_session_path,
+            metadata.storage_version,
+            metadata.store_generation,
+            None if metadata.metadata is None else encode_str(metadata.metadata),
+            stats.message_count,
+            encode_str(stats.usage),
+            next_seq,
+        ),
+    )
+    connection.execute("COMMIT")
+    connection.close()
+    publish(staging_path(path), path, replace=replace)
+
+
+def publish(staged: Path, path: Path, *, replace: bool) -> None:
+    """Move a complete file to its place so that a crash leaves either the old state or the new one."""
+    sync(staged)
+    if replace:
+        staged.replace(path)
+    else:
+        try:
+            # A hard link refuses to replace what is there; a rename would not.
+            path.hardlink_to(staged)
+        except FileExistsError as error:
+            raise InvalidArgument(f"{path} exists already") from error
+        finally:
+            staged.unlink()
+    sync(path.parent)
+
+
+def sync(path: Path) -> None:
+    """Force a file, or a folder's list of names, to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def create_sqlite(path: Path, metadata: SessionMetadata) -> None:
+    """Create the file of a new session that holds nothing."""
+    finish_file(begin_file(path), path, metadata)

@@ -1,0 +1,1 @@
+"""SQL of the SQLite backend: the schema and every statement, by name."""

@@ -1,0 +1,1 @@
+"""What only one embedded backend promises: files, plans, leases, crashes."""
