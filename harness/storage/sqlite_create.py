@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from pathlib import Path
 
 from harness.codec import encode_str
-from harness.errors import InvalidArgument
 from harness.storage.metadata import SessionMetadata
+from harness.storage.publish import publish, staging_path
 from harness.storage.queries import load_queries, load_script
 from harness.usage import EMPTY_STATS, SessionStats
 
 _SQL = load_queries("harness.storage.sqlite_sql", "queries.sql")
 _SCHEMA = load_script("harness.storage.sqlite_sql", "schema.sql")
-
-
-def staging_path(path: Path) -> Path:
-    """Where a file is built before it takes its place; in the same folder, so that a rename is atomic."""
-    return path.with_name(f".{path.name}.{os.getpid()}.building")
 
 
 def begin_file(path: Path) -> sqlite3.Connection:
@@ -67,31 +61,6 @@ def finish_file(
     connection.execute("COMMIT")
     connection.close()
     publish(staging_path(path), path, replace=replace)
-
-
-def publish(staged: Path, path: Path, *, replace: bool) -> None:
-    """Move a complete file to its place so that a crash leaves either the old state or the new one."""
-    sync(staged)
-    if replace:
-        staged.replace(path)
-    else:
-        try:
-            # A hard link refuses to replace what is there; a rename would not.
-            path.hardlink_to(staged)
-        except FileExistsError as error:
-            raise InvalidArgument(f"{path} exists already") from error
-        finally:
-            staged.unlink()
-    sync(path.parent)
-
-
-def sync(path: Path) -> None:
-    """Force a file, or a folder's list of names, to the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def create_sqlite(path: Path, metadata: SessionMetadata) -> None:

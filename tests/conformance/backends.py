@@ -6,6 +6,8 @@ from pathlib import Path
 
 from harness.clock import SystemClock
 from harness.context import BACKGROUND
+from harness.storage.jsonl import CompactionPolicy, Durability, JsonlStorage
+from harness.storage.jsonl_file import create_jsonl
 from harness.storage.memory import MemoryStorage
 from harness.storage.metadata import SessionMetadata
 from harness.storage.protocol import Storage
@@ -72,3 +74,49 @@ class SqliteBackend:
     async def dispose(self) -> None:
         for storage in self._open:
             await storage.close(BACKGROUND)
+
+
+class JsonlBackend:
+    """One readable file per session."""
+
+    name = "jsonl"
+    capabilities = Capabilities(durable=True, multi_process_lease=True)
+    durability: Durability = "process"
+    policy = CompactionPolicy()
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._count = 0
+        self._open: list[JsonlStorage] = []
+
+    @property
+    def _path(self) -> Path:
+        return self._folder / f"session-{self._count}.jsonl"
+
+    async def create(self) -> Storage:
+        self._count += 1
+        create_jsonl(self._path, SessionMetadata(id=f"s{self._count}", created_at=1))
+        return await self.reopen()
+
+    async def reopen(self) -> Storage:
+        storage = await JsonlStorage.open(
+            self._path, SystemClock(), durability=self.durability, policy=self.policy
+        )
+        self._open.append(storage)
+        return storage
+
+    async def crash(self) -> Storage:
+        await self._open[-1].abandon()
+        return await self.reopen()
+
+    async def dispose(self) -> None:
+        for storage in self._open:
+            await storage.close(BACKGROUND)
+
+
+class EagerJsonlBackend(JsonlBackend):
+    """The same, compacting at every chance and forcing every line to the disk."""
+
+    name = "jsonl-eager"
+    durability: Durability = "fsync"
+    policy = CompactionPolicy(min_dead_bytes=0, dead_share=0.0)

@@ -10,10 +10,12 @@ import pytest
 pytest.register_assert_rewrite("harness.testing.conformance")
 
 from harness.testing.conformance import StorageBackend  # noqa: E402  # after the rewrite hook
-from tests.conformance.backends import MemoryBackend, SqliteBackend  # noqa: E402
+from tests.conformance.backends import EagerJsonlBackend, JsonlBackend, MemoryBackend, SqliteBackend  # noqa: E402
 
 BACKENDS: dict[str, Callable[[Path], StorageBackend]] = {
     "memory": MemoryBackend,
+    "jsonl": JsonlBackend,
+    "jsonl-eager": EagerJsonlBackend,
     "sqlite": SqliteBackend,
 }
 

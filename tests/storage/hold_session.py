@@ -7,22 +7,29 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from harness.clock import SystemClock
+from harness.clock import Clock, SystemClock
 from harness.context import BACKGROUND
 from harness.storage.address import value
+from harness.storage.jsonl import JsonlStorage
 from harness.storage.protocol import Storage
 from harness.storage.sqlite import SqliteStorage
 from harness.storage.writes import set_value
 
 
-async def hold(kind: str, path: Path) -> None:
-    """Open, write, and wait."""
-    storage: Storage
+async def open_session(kind: str, path: Path, clock: Clock) -> Storage:
+    """Open a session file of this kind."""
     match kind:
         case "sqlite":
-            storage = await SqliteStorage.open(path, SystemClock())
+            return await SqliteStorage.open(path, clock)
+        case "jsonl":
+            return await JsonlStorage.open(path, clock)
         case _:
             raise SystemExit(f"unknown backend {kind}")
+
+
+async def hold(kind: str, path: Path) -> None:
+    """Open, write, and wait."""
+    storage = await open_session(kind, path, SystemClock())
     await storage.commit([set_value(value(Any, "app.note"), "from the holder")], BACKGROUND)
     sys.stdout.write("held\n")
     sys.stdout.flush()
