@@ -153,9 +153,7 @@ class EmbeddedServer:
     ) -> str:
         """A connection URL; the superuser's password is filled in when none is given."""
         secret = self._password if password is None else password
-        return (
-            f"postgresql://{quote(user)}:{quote(secret)}@127.0.0.1:{self.port}/{quote(database)}"
-        )
+        return f"postgresql://{quote(user)}:{quote(secret)}@127.0.0.1:{self.port}/{quote(database)}"
 
     # Steps of a start
 
@@ -181,7 +179,11 @@ class EmbeddedServer:
             (self.data / "postmaster.pid").unlink(missing_ok=True)
             return
         self._progress("waiting for the previous server to end")
-        for number, seconds in ((signal.SIGINT, 20.0), (signal.SIGQUIT, 5.0), (signal.SIGKILL, 5.0)):
+        for number, seconds in (
+            (signal.SIGINT, 20.0),
+            (signal.SIGQUIT, 5.0),
+            (signal.SIGKILL, 5.0),
+        ):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
             deadline = time.monotonic() + seconds
@@ -289,7 +291,9 @@ class EmbeddedServer:
                     psycopg.connect(self.dsn(), connect_timeout=5).close()
                     return True
             time.sleep(0.01)
-        raise ServerFailed(f"Postgres is not ready after {_START_SECONDS:.0f} s\n{self._log_tail()}")
+        raise ServerFailed(
+            f"Postgres is not ready after {_START_SECONDS:.0f} s\n{self._log_tail()}"
+        )
 
     def _log_tail(self) -> str:
         try:

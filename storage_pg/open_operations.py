@@ -1,0 +1,174 @@
+"""What the dispatcher and the sweep ask the database (design §6)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias, assert_never
+
+from harness.codec import decode
+from harness.operation.state import (
+    CompactionIntent,
+    NavigationIntent,
+    OperationMeta,
+    OperationState,
+    RunIntent,
+)
+from storage_pg.due import DueAt, DueNow, DuePoll, PollSettings, due_instant, due_of
+from storage_pg.storage import Pool, fetch_from
+
+# A dispatched operation that nobody claimed for this long is dispatched again (milliseconds).
+AGAIN_AFTER_MS = 3_000
+
+# Any: pyright cannot name a union as type[T]; the decoder takes it.
+_STATE_TYPE: Any = OperationState
+
+_PAGE = 500
+
+
+@dataclass(frozen=True, slots=True)
+class DueOperation:
+    """An operation that waits for a drive. `due_at` is Unix milliseconds."""
+
+    operation_id: str
+    tenant_id: str
+    session_id: str
+    lane: str
+    due_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOwner:
+    """The host that owns a session."""
+
+    host_id: str
+    role: str
+    url: str | None
+
+
+Difference: TypeAlias = Literal["missing", "stray", "wrong_due"]
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """One row of the scheduler's table that did not agree with the operation's own state."""
+
+    operation_id: str
+    session_id: str
+    tenant_id: str
+    difference: Difference
+
+
+async def dispatch_due(
+    pool: Pool,
+    now_ms: int,
+    *,
+    at_most: int = 100,
+    tenant_limit: int = 64,
+    again_after_ms: int = AGAIN_AFTER_MS,
+) -> list[DueOperation]:
+    """Choose operations that wait for a drive, tenants taking turns, and mark them dispatched.
+
+    An operation is chosen by one caller only, until it has waited `again_after_ms` more. A tenant
+    without a limit of its own may have `tenant_limit` drives at once.
+    """
+    rows = await fetch_from(pool, "dispatch_due", (now_ms, again_after_ms, at_most, tenant_limit))
+    return [DueOperation(*row) for row in rows]  # pyright: ignore[reportArgumentType]  # columns of the statement
+
+
+async def next_due(pool: Pool, now_ms: int) -> int | None:
+    """When the next operation that is not due yet becomes due (Unix ms)."""
+    rows = await fetch_from(pool, "next_due", (now_ms,))
+    instant = rows[0][0]
+    return instant if isinstance(instant, int) else None
+
+
+async def begin_pass(
+    pool: Pool, tenant_id: str, session_id: str, operation_id: str, reason: str | None = None
+) -> int | None:
+    """Count a drive pass; returns how many in a row began without any progress of the operation's
+    state between them (1: there was progress), or None when the operation is over."""
+    rows = await fetch_from(pool, "begin_pass", (tenant_id, session_id, operation_id, reason))
+    passes = rows[0][0]
+    return passes if isinstance(passes, int) else None
+
+
+async def owner_of(pool: Pool, tenant_id: str, session_id: str) -> SessionOwner | None:
+    """Who owns a session now, None when nobody does."""
+    rows = await fetch_from(pool, "owner_of", (tenant_id, session_id))
+    return SessionOwner(*rows[0]) if rows else None  # pyright: ignore[reportArgumentType]  # columns of the statement
+
+
+async def sweep(pool: Pool, now_ms: int, polls: PollSettings) -> AsyncIterator[Repair]:
+    """Compare every open operation's state with the scheduler's row and repair what differs.
+
+    The state is the authority. Each repair is one transaction that first makes sure that the
+    state is still the one that was read. A healthy system yields nothing.
+    """
+    after = ""
+    while True:
+        rows = await fetch_from(pool, "sweep_page", (after, _PAGE))
+        for row in rows:
+            repair = await _repair(pool, row, now_ms, polls)
+            if repair is not None:
+                yield repair
+        if len(rows) < _PAGE:
+            return
+        after = str(rows[-1][0])
+
+
+async def _repair(
+    pool: Pool, row: tuple[Any, ...], now_ms: int, polls: PollSettings
+) -> Repair | None:
+    operation_id, tenant_id, session_id, state_seq, state_text, meta_text, has_row, due_at = row
+    due: int | None = None
+    lane, kind, accepted = "", "run", now_ms
+    difference: Difference
+    if state_text is None or meta_text is None:
+        difference = "stray"
+        if not has_row:
+            return None
+    else:
+        meta = decode(meta_text, OperationMeta)
+        lane, kind, accepted = meta.lane, _kind(meta), meta.started_at
+        state: OperationState = decode(state_text, _STATE_TYPE)
+        wanted = due_of(state)
+        due = due_instant(wanted, now_ms, polls)
+        if not has_row:
+            difference = "missing"
+        elif _agrees(wanted, due_at, due, now_ms):
+            return None
+        else:
+            difference = "wrong_due"
+    done = await fetch_from(
+        pool,
+        "repair_open_operation",
+        (tenant_id, session_id, operation_id, state_seq, due, lane, kind, accepted),
+    )
+    if done[0][0] is not True:
+        return None
+    return Repair(operation_id, session_id, tenant_id, difference)
+
+
+def _agrees(wanted: DueNow | DueAt | DuePoll, due_at: int, due: int, now_ms: int) -> bool:
+    match wanted:
+        case DueNow():
+            return due_at <= now_ms
+        case DueAt(instant=instant):
+            return due_at == instant
+        case DuePoll():
+            return due_at <= due
+        case _:
+            assert_never(wanted)
+
+
+def _kind(meta: OperationMeta) -> str:
+    match meta.intent:
+        case RunIntent():
+            return "run"
+        case CompactionIntent():
+            return "compaction"
+        case NavigationIntent():
+            return "navigation"
+        case _:
+            assert_never(meta.intent)

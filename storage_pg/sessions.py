@@ -1,0 +1,229 @@
+"""Sessions in Postgres: created, found, listed, claimed, read without owning them (§2.8, design §5)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import psycopg
+from psycopg.types.json import Jsonb
+
+from harness.codec import encode_str
+from harness.environment import Environment
+from harness.errors import (
+    InvalidArgument,
+    NewerVersion,
+    SessionInUse,
+    SessionNotFound,
+    StorageError,
+)
+from harness.operation import values
+from harness.operation.state import IDLE_LANE
+from harness.session.session import MAIN_LANE, Session
+from harness.storage.metadata import STORAGE_VERSION, SessionMetadata
+from harness.storage.writes import SetValue, Write, set_value
+from harness.usage import ZERO_USAGE
+from storage_pg.claimed import ClaimedSession, HeldElsewhere, NoSuchSession
+from storage_pg.due import PollSettings
+from storage_pg.lease import HostLease
+from storage_pg.queries import QUERIES
+from storage_pg.reader import SessionReader, open_snapshot
+from storage_pg.storage import Pool, PostgresStorage
+from storage_pg.writer import SharedWriter
+
+
+class SessionExists(StorageError):
+    """The session id is taken; use another one, or leave it out to have one made."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewSession:
+    """What a caller may say of a session to be made; everything has a default."""
+
+    id: str | None = None
+    agent: str | None = None
+    name: str | None = None
+    # Any: application JSON.
+    metadata: Mapping[str, Any] | None = None
+    cwd: str | None = None
+    parent_session_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OwnedSession:
+    """A claimed session: its storage, ready for a `Session`, and what the claim said of it."""
+
+    claimed: ClaimedSession
+    storage: PostgresStorage
+
+    def session(self, environment: Environment) -> Session:
+        """The session over this storage."""
+        return Session(self.storage, self.claimed.metadata, environment)
+
+
+class PostgresSessions:
+    """Makes, claims and reads sessions of any tenant; every call names its tenant.
+
+    `lease` is this process's host; without one nothing can be claimed. Listing and receipts are in
+    `storage_pg.catalog`.
+    """
+
+    def __init__(
+        self,
+        pool: Pool,
+        writer: SharedWriter,
+        environment: Environment,
+        *,
+        lease: HostLease | None = None,
+        polls: PollSettings | None = None,
+    ) -> None:
+        self._pool = pool
+        self._writer = writer
+        self._environment = environment
+        self._lease = lease
+        self._polls = polls or PollSettings()
+
+    async def create(self, tenant_id: str, new: NewSession | None = None) -> SessionMetadata:
+        """Make a session with an idle lane `main` at the root (§2.8).
+
+        Raises `SessionExists`, and `InvalidArgument` for metadata that cannot be filtered on.
+        """
+        async with self._pool.connection() as connection:
+            return await self.create_on(connection, tenant_id, new or NewSession())
+
+    async def create_on(
+        self, connection: psycopg.AsyncConnection[Any], tenant_id: str, new: NewSession
+    ) -> SessionMetadata:
+        """The same as part of the caller's transaction, which may also keep an idempotent answer."""
+        now = self._environment.clock.now_ms()
+        session_id = new.id if new.id is not None else self._environment.ids.next()
+        writes: list[Write] = [
+            set_value(values.lane_leaf(MAIN_LANE), None),
+            set_value(values.lane_state(MAIN_LANE), IDLE_LANE),
+        ]
+        if new.name is not None:
+            writes.append(set_value(values.SESSION_NAME, new.name))
+        stored = [write for write in writes if isinstance(write, SetValue)]
+        try:
+            await connection.execute(
+                QUERIES["create_session"],
+                {
+                    "tenant": tenant_id,
+                    "id": session_id,
+                    "stamp": now,
+                    "agent": new.agent,
+                    "name": new.name,
+                    "metadata": Jsonb(dict(new.metadata or {})),
+                    "cwd": new.cwd,
+                    "parent": new.parent_session_id,
+                    "legacy_parent": None,
+                    "version": STORAGE_VERSION,
+                    "usage": encode_str(ZERO_USAGE),
+                    "namespaces": [write.namespace for write in stored],
+                    "keys": [write.key for write in stored],
+                    "contents": [encode_str(write.value) for write in stored],
+                },
+            )
+        except psycopg.errors.UniqueViolation as error:
+            raise SessionExists(f"session {session_id} exists") from error
+        except (psycopg.errors.UntranslatableCharacter, UnicodeEncodeError) as error:
+            raise InvalidArgument(
+                "session metadata may contain neither NUL nor lone surrogates"
+            ) from error
+        except psycopg.Error as error:
+            raise StorageError(f"the database refused a new session: {error}") from error
+        return SessionMetadata(
+            id=session_id,
+            created_at=now,
+            cwd=new.cwd,
+            parent_session_id=new.parent_session_id,
+            metadata=dict(new.metadata) if new.metadata else None,
+        )
+
+    async def claim(
+        self, tenant_id: str, session_id: str
+    ) -> OwnedSession | HeldElsewhere | NoSuchSession:
+        """Try to own a session; closing its storage gives it back.
+
+        Raises `NewerVersion` when a newer Laneway wrote it, `HostDown` and `HostFull`.
+        """
+        if self._lease is None:
+            raise InvalidArgument("this process is no host: it has no lease connection")
+        lease = self._lease
+        claimed = await lease.claim(tenant_id, session_id)
+        if not isinstance(claimed, ClaimedSession):
+            return claimed
+        if claimed.metadata.storage_version > STORAGE_VERSION:
+            await lease.release(session_id)
+            raise NewerVersion(claimed.metadata.storage_version, STORAGE_VERSION)
+
+        async def release() -> None:
+            await lease.release(session_id, claimed.fence)
+
+        storage = PostgresStorage(
+            claimed,
+            pool=self._pool,
+            writer=self._writer,
+            clock=self._environment.clock,
+            polls=self._polls,
+            release=release,
+        )
+        lease.watch(session_id, claimed.fence, storage.lose)
+        return OwnedSession(claimed, storage)
+
+    async def open(self, tenant_id: str, session_id: str) -> OwnedSession:
+        """Own a session or raise: `SessionInUse` naming the holder, or `SessionNotFound`."""
+        claimed = await self.claim(tenant_id, session_id)
+        match claimed:
+            case OwnedSession():
+                return claimed
+            case HeldElsewhere(host_id=host):
+                raise SessionInUse(session_id, None if host is None else f"host {host}")
+            case NoSuchSession():
+                raise SessionNotFound(session_id)
+
+    async def delete(self, tenant_id: str, session_id: str) -> None:
+        """Remove a session and everything in it but its operations' receipts.
+
+        It is claimed first: raises what `open` raises.
+        """
+        owned = await self.open(tenant_id, session_id)
+        try:
+            async with self._pool.connection() as connection:
+                await connection.execute(
+                    QUERIES["delete_session"], (tenant_id, session_id, owned.claimed.fence)
+                )
+        except psycopg.Error as error:
+            raise StorageError(f"the database refused to delete a session: {error}") from error
+        finally:
+            owned.storage.lose(SessionNotFound(session_id))
+            if self._lease is not None:
+                await self._lease.release(session_id, owned.claimed.fence)
+
+    def reader(self, tenant_id: str, session_id: str) -> SessionReader:
+        """Committed data without owning the session; each call sees the newest."""
+        return SessionReader(self._pool, tenant_id, session_id)
+
+    @asynccontextmanager
+    async def snapshot(self, tenant_id: str, session_id: str) -> AsyncIterator[SessionReader]:
+        """Committed data as of one instant. Keep it short: a long snapshot holds back vacuum."""
+        async with open_snapshot(self._pool, tenant_id, session_id) as reader:
+            yield reader
+
+
+def merged_metadata(metadata: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
+    """Metadata with a merge patch applied: null removes a key, objects are merged (RFC 7396)."""
+    merged: dict[str, Any] = dict(metadata)
+    for key, change in patch.items():
+        if change is None:
+            merged.pop(key, None)
+        elif isinstance(change, Mapping):
+            before = merged.get(key)
+            inner: dict[str, Any] = before if isinstance(before, dict) else {}
+            merged[key] = merged_metadata(inner, msgspec.to_builtins(change))
+        else:
+            merged[key] = change
+    return merged

@@ -1,0 +1,1 @@
+"""Named SQL statements; `storage_pg.queries` loads them."""

@@ -1,0 +1,24 @@
+-- The scheduler's statements. They see all tenants through functions that run as their owner.
+
+-- name: dispatch_due
+SELECT operation_id::text, tenant_id::text, session_id::text, lane, due_at
+FROM laneway.dispatch_due(%s::bigint, %s::bigint, %s::integer, %s::integer)
+
+-- name: next_due
+SELECT laneway.next_due(%s::bigint)
+
+-- name: begin_pass
+SELECT laneway.begin_pass(%s::uuid, %s::uuid, %s::uuid, %s::text)
+
+-- name: sweep_page
+SELECT operation_id, tenant_id::text, session_id::text, state_seq, state, meta, has_row, due_at
+FROM laneway.sweep_page(%s::text, %s::integer)
+
+-- name: repair_open_operation
+SELECT laneway.repair_open_operation(
+    %s::uuid, %s::uuid, %s::uuid, %s::bigint, %s::bigint, %s::text, %s::text, %s::bigint
+)
+
+-- name: owner_of
+-- Who owns a session, for forwarding: no row when nobody does.
+SELECT host_id::text, role, url FROM laneway.owner_of(%s::uuid, %s::uuid)

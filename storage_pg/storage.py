@@ -1,0 +1,261 @@
+"""Postgres as a storage backend: one session, owned through a lease (design §4, §5)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import psycopg
+from psycopg import AsyncConnection
+from psycopg.rows import TupleRow
+from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout
+
+from harness.clock import Clock
+from harness.codec import decode
+from harness.context import Context
+from harness.entries import Entry, EntryStructure
+from harness.errors import LeaseLost, StorageClosed, StorageCorrupt, StorageError
+from harness.operation.state import OperationState
+from harness.storage.address import Value, ValueList
+from harness.storage.protocol import (
+    BranchScan,
+    CommitResult,
+    EntryScan,
+    ListElement,
+    ListRead,
+    StoredValue,
+    UsageScan,
+)
+from harness.storage.writes import DeleteValue, SetValue, Write
+from harness.usage import SessionStats, UsageRow
+from storage_pg.claimed import ClaimedSession
+from storage_pg.documents import (
+    CONTROL_NAMESPACES,
+    STATE,
+    Drafted,
+    Identity,
+    Known,
+    draft,
+)
+from storage_pg.due import Due, PollSettings, due_of
+from storage_pg.queries import QUERIES
+from storage_pg.reads import Row, SessionReads
+from storage_pg.waiting import finish
+from storage_pg.writer import SharedWriter
+
+T = TypeVar("T")
+Pool = AsyncConnectionPool[AsyncConnection[TupleRow]]
+
+# Any: pyright cannot name a union as type[T]; the decoder takes it.
+_STATE_TYPE: Any = OperationState
+
+
+class _Control:
+    """One control value: text as it came with the claim, or the object that a commit set."""
+
+    __slots__ = ("decoded", "seq", "text", "value")
+
+    def __init__(self, seq: int, text: str | None, value: object) -> None:
+        self.seq = seq
+        self.text = text
+        self.value = value
+
+    def get(self, type_: Any) -> Any:
+        """The value; decoded at its first use."""
+        if self.text is not None:
+            self.value = decode(self.text, type_)
+            self.text = None
+        return self.value
+
+
+class PostgresStorage:
+    """The durable state of one owned session; the only writer while the claim lasts.
+
+    What an attachment reads came with the claim and is kept current by the commits that pass
+    through here, so it costs no query. `lose` ends it at once when the lease is gone.
+    """
+
+    def __init__(
+        self,
+        claimed: ClaimedSession,
+        *,
+        pool: Pool,
+        writer: SharedWriter,
+        clock: Clock,
+        polls: PollSettings,
+        release: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._identity = Identity.of(claimed.tenant_id, claimed.id, claimed.fence)
+        self._pool = pool
+        self._writer = writer
+        self._clock = clock
+        self._polls = polls
+        self._release = release
+        self._reads = SessionReads(claimed.tenant_id, claimed.id, self._fetch)
+        self._control: dict[tuple[str, str], _Control] = {
+            (namespace, key): _Control(seq, text, None)
+            for namespace, key, seq, text in claimed.control
+        }
+        self._stats = claimed.stats
+        self._next_seq = claimed.next_seq
+        self._due: dict[str, Due] = {
+            key: due_of(control.get(_STATE_TYPE))
+            for (namespace, key), control in self._control.items()
+            if namespace == STATE
+        }
+        self._turn = asyncio.Lock()
+        self._closed = False
+        self._released = False
+        self._lost: StorageError | None = None
+
+    # Writing
+
+    async def commit(self, writes: Sequence[Write], context: Context) -> CommitResult:
+        """Apply all writes or none, in one round trip; raises `LeaseLost` when fenced out.
+
+        A cancelled caller gets its cancellation when the commit's outcome is known.
+        """
+        self._check()
+        async with self._turn:
+            if self._lost is not None:
+                raise self._lost
+            stamp = self._clock.now_ms()
+            if not writes:
+                return CommitResult(self._next_seq, (), stamp)
+            known = Known(self._stats, self._due, self._next_seq)
+            drafted = draft(writes, self._identity, known, stamp, self._polls)
+            answer = self._writer.submit(drafted.document)
+            try:
+                await finish(answer)
+            finally:
+                # Also when this task was cancelled: the commit happened, or it did not.
+                first_seq = self._conclude(answer, writes, drafted)
+            return CommitResult(first_seq, tuple(range(first_seq, first_seq + len(writes))), stamp)
+
+    def _conclude(
+        self, answer: asyncio.Future[int | None], writes: Sequence[Write], drafted: Drafted
+    ) -> int:
+        error = answer.exception()
+        if error is not None:
+            if not isinstance(error, StorageCorrupt):
+                # Nothing is known of the session any more; a new claim will know.
+                self._lost = StorageError(f"an earlier commit failed: {error}")
+            raise error
+        first_seq = answer.result()
+        if first_seq is None:
+            self._lost = LeaseLost()
+            raise self._lost
+        self._next_seq = first_seq + len(writes)
+        self._stats = drafted.stats
+        for operation, due in drafted.due.items():
+            if due is None:
+                self._due.pop(operation, None)
+            else:
+                self._due[operation] = due
+        for seq, write in enumerate(writes, start=first_seq):
+            if isinstance(write, SetValue) and write.namespace in CONTROL_NAMESPACES:
+                self._control[write.namespace, write.key] = _Control(seq, None, write.value)
+            elif isinstance(write, DeleteValue) and write.namespace in CONTROL_NAMESPACES:
+                self._control.pop((write.namespace, write.key), None)
+        return first_seq
+
+    def lose(self, error: StorageError | None = None) -> None:
+        """The lease is gone: refuse every commit from now on. The fence refuses those under way."""
+        if self._lost is None:
+            self._lost = error or LeaseLost()
+
+    async def close(self, context: Context) -> None:
+        """Refuse new calls, finish admitted commits, give the session back. Idempotent."""
+        self._closed = True
+        async with self._turn:
+            if not self._released:
+                self._released = True
+                await self._release()
+
+    # Reading
+
+    async def get_entries(self, ids: Sequence[str], context: Context) -> Mapping[str, Entry]:
+        """The entries that exist among `ids`."""
+        self._check()
+        return await self._reads.get_entries(ids, context)
+
+    async def get_value(self, address: Value[T], context: Context) -> StoredValue[T] | None:
+        """The current value, or None."""
+        self._check()
+        if address.namespace in CONTROL_NAMESPACES:
+            control = self._control.get((address.namespace, address.key))
+            if control is None:
+                return None
+            return StoredValue(address, control.get(address.type), control.seq)
+        return await self._reads.get_value(address, context)
+
+    async def scan_values(self, prefix: Value[T], context: Context) -> list[StoredValue[T]]:
+        """Values of the namespace whose key starts with the bound key, by code point."""
+        self._check()
+        if prefix.namespace not in CONTROL_NAMESPACES:
+            return await self._reads.scan_values(prefix, context)
+        found: list[StoredValue[T]] = [
+            StoredValue(Value(prefix.type, namespace, key), control.get(prefix.type), control.seq)
+            for (namespace, key), control in self._control.items()
+            if namespace == prefix.namespace and key.startswith(prefix.key)
+        ]
+        return sorted(found, key=lambda stored: stored.address.key)
+
+    async def read_list(
+        self, address: ValueList[T], options: ListRead | None, context: Context
+    ) -> list[ListElement[T]]:
+        """One page of a list."""
+        self._check()
+        return await self._reads.read_list(address, options, context)
+
+    async def scan_branch(self, query: BranchScan, context: Context) -> list[Entry]:
+        """Entries on the path from `start` to the root."""
+        self._check()
+        return await self._reads.scan_branch(query, context)
+
+    async def scan_branch_structure(
+        self, query: BranchScan, context: Context
+    ) -> list[EntryStructure]:
+        """The same walk without payloads."""
+        self._check()
+        return await self._reads.scan_branch_structure(query, context)
+
+    async def scan_entries(self, query: EntryScan, context: Context) -> list[Entry]:
+        """All entries of the session by sequence."""
+        self._check()
+        return await self._reads.scan_entries(query, context)
+
+    async def scan_usage(self, query: UsageScan, context: Context) -> list[UsageRow]:
+        """Ledger rows by sequence."""
+        self._check()
+        return await self._reads.scan_usage(query, context)
+
+    async def get_stats(self, context: Context) -> SessionStats:
+        """The maintained totals."""
+        self._check()
+        return self._stats
+
+    def _check(self) -> None:
+        if self._closed:
+            raise StorageClosed
+
+    async def _fetch(self, query: str, parameters: Sequence[object]) -> list[Row]:
+        return await fetch_from(self._pool, query, parameters)
+
+
+async def fetch_from(pool: Pool, query: str, parameters: Sequence[object]) -> list[Row]:
+    """Run one named read on a pooled connection."""
+    try:
+        async with pool.connection() as connection:
+            cursor = await connection.execute(QUERIES[query], parameters)
+            return await cursor.fetchall()
+    except (psycopg.Error, PoolTimeout, PoolClosed) as error:
+        raise read_error(error) from error
+
+
+def read_error(error: Exception) -> StorageError:
+    """What a failed read means to the harness."""
+    if isinstance(error, psycopg.Error) and error.sqlstate == "LW002":
+        return StorageCorrupt(error.diag.message_primary or str(error))
+    return StorageError(f"the database refused a read: {error}")

@@ -1,0 +1,78 @@
+"""Puts the pieces of `storage_pg` together for tests."""
+
+from __future__ import annotations
+
+import asyncio
+
+import psycopg
+
+from harness.environment import Environment
+from storage_pg.connect import open_pool
+from storage_pg.lease import HostIdentity, HostLease
+from storage_pg.sessions import NewSession, OwnedSession, PostgresSessions
+from storage_pg.storage import Pool, PostgresStorage
+from storage_pg.writer import SharedWriter
+from tests.postgres import Database
+
+
+class Kit:
+    """One host process's worth of objects, and a tenant."""
+
+    def __init__(self, database: Database, pool: Pool, writer: SharedWriter) -> None:
+        self.database = database
+        self.pool = pool
+        self.writer = writer
+        self.environment = Environment.system()
+        self.tenant = self.new_tenant()
+        self.lease = self.new_lease()
+        self.sessions = PostgresSessions(pool, writer, self.environment, lease=self.lease)
+
+    @staticmethod
+    async def open(database: Database) -> Kit:
+        """Connect and become a host."""
+        pool = open_pool(database.app_dsn, size=4)
+        await pool.open()
+        kit = Kit(database, pool, SharedWriter(database.app_dsn))
+        await kit.lease.start()
+        return kit
+
+    async def close(self) -> None:
+        """Give everything back."""
+        await self.lease.close()
+        await self.writer.close()
+        await self.pool.close()
+
+    def new_tenant(self) -> str:
+        """A tenant of its own."""
+        tenant = self.environment.ids.next()
+        with psycopg.connect(self.database.owner_dsn, autocommit=True) as connection:
+            connection.execute(
+                "INSERT INTO laneway.tenants (id, name, created_at) VALUES (%s, %s, 0)",
+                (tenant, tenant),
+            )
+        return tenant
+
+    def new_lease(self, role: str = "worker") -> HostLease:
+        """Another host on the same database; not started."""
+        return HostLease(
+            self.database.app_dsn, HostIdentity("test", role, "http://test"), self.environment.ids
+        )
+
+    async def lose_lease(self) -> None:
+        """End the lease connection from the server's side and wait for the next incarnation."""
+        before = self.lease.host_id
+        with psycopg.connect(self.database.admin_dsn, autocommit=True) as connection:
+            connection.execute(
+                "SELECT pg_terminate_backend(lease_pid) FROM laneway.hosts WHERE id = %s", (before,)
+            )
+        while self.lease.host_id in (before, None):
+            await asyncio.sleep(0.005)
+
+    async def open_new(self, new: NewSession | None = None) -> OwnedSession:
+        """A new session, owned."""
+        made = await self.sessions.create(self.tenant, new)
+        return await self.sessions.open(self.tenant, made.id)
+
+    async def new_storage(self) -> PostgresStorage:
+        """The storage of a new session."""
+        return (await self.open_new()).storage
