@@ -26,6 +26,7 @@ from harness.messages import (
     UserMessage,
     tool_calls,
 )
+from harness.models.foreign_signature import unpack
 from harness.models.healing_pairs import pair_results
 from harness.models.protocol import Model
 
@@ -115,21 +116,39 @@ def _clean_assistant(message: AssistantMessage, target: HealingTarget) -> Assist
     if message.stop_reason in ("error", "aborted", "deferred", "pending"):
         return None
     own = target.made(message)
+    signed = _signed_ids(message)
     parts: list[AssistantContent] = []
     for part in message.content:
         match part:
             case TextContent(text=text):
                 if text.strip():
                     parts.append(part if own else TextContent(text=text))
-            case ThinkingContent(thinking_signature=signature, thinking=thinking):
+            case ThinkingContent():
                 # Reasoning of another model is no part of its answer, and its signature is void here.
-                if own and (signature or (target.unsigned_thinking and thinking.strip())):
+                if own and (
+                    _is_signed(part, signed) or (target.unsigned_thinking and part.thinking.strip())
+                ):
                     parts.append(part)
             case ToolCall():
                 parts.append(part if own else msgspec.structs.replace(part, thought_signature=None))
     if not any(isinstance(part, TextContent | ToolCall) for part in parts):
         return None
     return msgspec.structs.replace(message, content=tuple(parts))
+
+
+def _signed_ids(message: AssistantMessage) -> frozenset[str]:
+    """The provider ids under which some thinking of the message is signed: one may have many parts."""
+    sources = (
+        unpack(part.thinking_signature)
+        for part in message.content
+        if isinstance(part, ThinkingContent)
+    )
+    return frozenset(source.id for source in sources if source.id and source.signature)
+
+
+def _is_signed(part: ThinkingContent, signed: frozenset[str]) -> bool:
+    source = unpack(part.thinking_signature)
+    return bool(source.signature) or source.id in signed
 
 
 def _call_id_rule(message: AssistantMessage, target: HealingTarget) -> Callable[[str], str]:

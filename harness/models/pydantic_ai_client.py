@@ -1,0 +1,204 @@
+"""Builds pydantic-ai models over one HTTP client, with hooks on the wire of each request (§0.7)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, assert_never
+
+from harness.codec import JsonValue, encode, foreign_json
+from harness.models.protocol import Model, PayloadHook, ResponseHook, ResponseMetadata
+
+if TYPE_CHECKING:
+    import httpx2
+    from pydantic_ai.models import Model as WireModel
+
+Api: TypeAlias = Literal["openai-chat", "openai-responses", "anthropic", "google"]
+REQUEST_HEADER = "x-laneway-request"
+_OPENAI_HOSTS = ("api.openai.com", "openai.azure.com")
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where and how to reach a provider. Without `base_url` it is the provider's own address.
+
+    `connect_timeout` and `read_timeout` are seconds; the latter is the longest silence between two
+    pieces of a stream, not the length of the whole.
+    """
+
+    api: Api
+    base_url: str | None = None
+    api_key: str | None = None
+    headers: dict[str, str] = field(default_factory=dict[str, str])
+    connect_timeout: float = 10.0
+    read_timeout: float = 300.0
+
+
+@dataclass(slots=True)
+class RequestHooks:
+    """The hooks of one request, and what came of them."""
+
+    on_payload: PayloadHook | None
+    on_response: ResponseHook | None
+    failure: Exception | None = None
+
+
+class Client:
+    """One connection pool and the models that use it; `hooks` are found by the request's header."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
+        self.hooks: dict[str, RequestHooks] = {}
+        self._http = _http_client(endpoint, self.hooks)
+        self._models: dict[str, WireModel] = {}
+
+    def model(self, model: Model) -> WireModel:
+        """The pydantic-ai model for one of ours."""
+        found = self._models.get(model.model_id)
+        if found is None:
+            found = self._models[model.model_id] = _wire_model(model, self.endpoint, self._http)
+        return found
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+
+
+def _http_client(endpoint: Endpoint, hooks: dict[str, RequestHooks]) -> httpx2.AsyncClient:
+    import httpx2
+
+    class HookFlow(httpx2.Auth):
+        """Shows each request's payload and response to its hooks.
+
+        An authentication flow is the one public place of the client that may replace a request
+        and still leaves proxies and connection pool as they are.
+        """
+
+        async def async_auth_flow(
+            self, request: httpx2.Request
+        ) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
+            own = hooks.get(request.headers.pop(REQUEST_HEADER, ""))
+            if own is not None and own.on_payload is not None:
+                request = await _with_payload(request, own)
+            response = yield request
+            if own is not None and own.on_response is not None:
+                try:
+                    own.on_response(ResponseMetadata(response.status_code, dict(response.headers)))
+                except Exception as error:
+                    own.failure = error
+                    raise
+
+    return httpx2.AsyncClient(
+        timeout=httpx2.Timeout(endpoint.read_timeout, connect=endpoint.connect_timeout),
+        # Waiting for a free connection would look like a silent provider.
+        limits=httpx2.Limits(max_connections=None, max_keepalive_connections=100),
+        auth=HookFlow(),
+        follow_redirects=True,
+    )
+
+
+async def _with_payload(request: httpx2.Request, hooks: RequestHooks) -> httpx2.Request:
+    import httpx2
+
+    assert hooks.on_payload is not None
+    try:
+        payload: JsonValue = json.loads(await request.aread())
+    except ValueError:
+        return request
+    try:
+        replaced = encode(foreign_json(await hooks.on_payload(payload)))
+    except Exception as error:
+        hooks.failure = error
+        raise
+    headers = httpx2.Headers(request.headers)
+    for name in ("content-length", "transfer-encoding"):
+        headers.pop(name, None)
+    return httpx2.Request(
+        request.method,
+        request.url,
+        headers=headers,
+        content=replaced,
+        extensions=request.extensions,
+    )
+
+
+def _wire_model(model: Model, endpoint: Endpoint, http: httpx2.AsyncClient) -> WireModel:
+    match endpoint.api:
+        case "openai-chat":
+            return _openai_chat(model, endpoint, http)
+        case "openai-responses":
+            return _openai_responses(model, endpoint, http)
+        case "anthropic":
+            return _anthropic(model, endpoint, http)
+        case "google":
+            return _google(model, endpoint, http)
+        case _:
+            assert_never(endpoint.api)
+
+
+def _openai_client(endpoint: Endpoint, http: httpx2.AsyncClient) -> Any:
+    from openai import AsyncOpenAI
+
+    return AsyncOpenAI(
+        base_url=endpoint.base_url,
+        # Servers of one's own ask for no key, but the SDK insists on one.
+        api_key=endpoint.api_key or "none",
+        default_headers=endpoint.headers,
+        http_client=http,
+        max_retries=0,
+    )
+
+
+def _is_openai(endpoint: Endpoint) -> bool:
+    return endpoint.base_url is None or any(host in endpoint.base_url for host in _OPENAI_HOSTS)
+
+
+def _openai_chat(model: Model, endpoint: Endpoint, http: httpx2.AsyncClient) -> WireModel:
+    from pydantic_ai.models.openai import OpenAIChatModel
+    from pydantic_ai.profiles.openai import OpenAIModelProfile
+    from pydantic_ai.providers.openai import OpenAIProvider
+
+    profile = OpenAIModelProfile(
+        # A stream that just ends was cut: without this it would count as a complete answer.
+        openai_chat_streaming_requires_finish_reason=True
+    )
+    if not _is_openai(endpoint):
+        profile["openai_chat_supports_max_completion_tokens"] = False
+    provider = OpenAIProvider(openai_client=_openai_client(endpoint, http))
+    return OpenAIChatModel(model.model_id, provider=provider, profile=profile)
+
+
+def _openai_responses(model: Model, endpoint: Endpoint, http: httpx2.AsyncClient) -> WireModel:
+    from pydantic_ai.models.openai import OpenAIResponsesModel
+    from pydantic_ai.providers.openai import OpenAIProvider
+
+    provider = OpenAIProvider(openai_client=_openai_client(endpoint, http))
+    return OpenAIResponsesModel(model.model_id, provider=provider)
+
+
+def _anthropic(model: Model, endpoint: Endpoint, http: httpx2.AsyncClient) -> WireModel:
+    from anthropic import AsyncAnthropic
+    from pydantic_ai.models.anthropic import AnthropicModel
+    from pydantic_ai.providers.anthropic import AnthropicProvider
+
+    base_url = endpoint.base_url
+    client = AsyncAnthropic(
+        # This SDK adds the version to the address itself; the OpenAI ones expect it there.
+        base_url=None if base_url is None else base_url.rstrip("/").removesuffix("/v1"),
+        api_key=endpoint.api_key or "none",
+        default_headers=endpoint.headers,
+        http_client=http,
+        max_retries=0,
+    )
+    return AnthropicModel(model.model_id, provider=AnthropicProvider(anthropic_client=client))
+
+
+def _google(model: Model, endpoint: Endpoint, http: httpx2.AsyncClient) -> WireModel:
+    from pydantic_ai.models.google import GoogleModel
+    from pydantic_ai.providers.google import GoogleProvider
+
+    provider = GoogleProvider(
+        api_key=endpoint.api_key or "none", base_url=endpoint.base_url, http_client=http
+    )
+    return GoogleModel(model.model_id, provider=provider)
