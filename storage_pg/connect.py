@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import psycopg
 from psycopg import AsyncConnection
+from psycopg.conninfo import make_conninfo
 from psycopg.rows import TupleRow
 from psycopg_pool import AsyncConnectionPool
 
 # A dead network is noticed in seconds, not after the operating system's two hours.
-KEEPALIVE: dict[str, int] = {
+_KEEPALIVE: dict[str, int] = {
     "keepalives": 1,
     "keepalives_idle": 5,
     "keepalives_interval": 2,
@@ -18,14 +19,15 @@ KEEPALIVE: dict[str, int] = {
 }
 
 
+def address(dsn: str, application: str) -> str:
+    """The connection string with what every connection of ours says and wants."""
+    return make_conninfo(dsn, application_name=application, **_KEEPALIVE)
+
+
 async def connect(dsn: str, application: str = "laneway") -> AsyncConnection[TupleRow]:
     """One autocommit connection without server-side prepared statements."""
     return await psycopg.AsyncConnection.connect(
-        dsn,
-        autocommit=True,
-        prepare_threshold=None,
-        application_name=application,
-        **KEEPALIVE,
+        address(dsn, application), autocommit=True, prepare_threshold=None
     )
 
 
@@ -34,15 +36,10 @@ def open_pool(
 ) -> AsyncConnectionPool[AsyncConnection[TupleRow]]:
     """A pool of such connections; open it with `async with`, or `open()` and `close()`."""
     return AsyncConnectionPool(
-        dsn,
+        address(dsn, application),
         min_size=1,
         max_size=size,
         open=False,
         name=application,
-        kwargs={
-            "autocommit": True,
-            "prepare_threshold": None,
-            "application_name": application,
-            **KEEPALIVE,
-        },
+        kwargs={"autocommit": True, "prepare_threshold": None},
     )

@@ -1,8 +1,4 @@
-"""What one commit becomes on its way to the database: steps of the commit function.
-
-Everything the database keeps beside the writes themselves (totals, the scheduler's row, the
-receipt, the listed name) is derived here from the writes, so no caller can forget it.
-"""
+"""What one commit becomes on its way to the database: steps of the commit function."""
 
 from __future__ import annotations
 
@@ -13,20 +9,7 @@ from dataclasses import dataclass, field
 from typing import assert_never
 
 from harness.codec import encode
-from harness.errors import InvalidArgument, OperationKind
-from harness.operation.state import (
-    CompactionIntent,
-    CompactionLastResult,
-    CompactionState,
-    NavigationIntent,
-    NavigationLastResult,
-    NavigationState,
-    OperationMeta,
-    OperationState,
-    RunIntent,
-    RunLastResult,
-    RunState,
-)
+from harness.errors import InvalidArgument
 from harness.storage.prepared import (
     Prepared,
     PreparedElement,
@@ -35,21 +18,17 @@ from harness.storage.prepared import (
     PreparedValue,
     prepare,
 )
-from harness.storage.writes import DeleteList, DeleteValue, SetValue, Write, is_auxiliary
+from harness.storage.writes import DeleteList, DeleteValue, Write, is_auxiliary
 from harness.usage import SessionStats, add_usage
-from storage_pg.due import Due, PollSettings, due_instant, due_of
+from storage_pg.derived import LAST_RESULT, META, STATE, derived_steps
+from storage_pg.due import Due, PollSettings
 
 _ENTRY, _USAGE, _SET, _UNSET, _APPEND, _CLEAR = 1, 2, 3, 4, 5, 6
-_OPENED, _DUE, _FINISHED, _NAMED = 7, 8, 9, 10
-
-LEAF = "pi.lane.leaf"
-LAST_RESULT = "pi.lane.lastResult"
-META = "pi.op.meta"
-STATE = "pi.op.state"
-NAME = "pi.session.name"
 
 # What an attachment reads: it comes with the claim and is kept here while the session is owned.
-CONTROL_NAMESPACES = frozenset({LEAF, "pi.lane.config", "pi.lane.state", LAST_RESULT, META, STATE})
+CONTROL_NAMESPACES = frozenset(
+    {"pi.lane.leaf", "pi.lane.config", "pi.lane.state", LAST_RESULT, META, STATE}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +127,8 @@ def draft(
             document.usage = encode(stats.usage)
     due: dict[str, Due | None] = {}
     if not document.relaxed:
-        _derive(document, writes, known, due, polls)
+        for step in derived_steps(writes, known_due=known.due, due=due, stamp=stamp, polls=polls):
+            document.step(*step)
     return Drafted(document, stats, due)
 
 
@@ -188,84 +168,3 @@ def _add(document: Document, prepared: Prepared, stats: SessionStats) -> Session
         case _:
             assert_never(prepared)
     return stats
-
-
-def _derive(
-    document: Document,
-    writes: Sequence[Write],
-    known: Known,
-    due: dict[str, Due | None],
-    polls: PollSettings,
-) -> None:
-    """The steps that keep the scheduler's row, the receipt and the listed name."""
-    opened: dict[str, OperationMeta] = {}
-    moved: dict[str, OperationState] = {}
-    ended: dict[str, RunLastResult | CompactionLastResult | NavigationLastResult | None] = {}
-    for write in writes:
-        match write:
-            case SetValue(namespace="pi.op.meta", value=OperationMeta() as meta):
-                opened[meta.operation_id] = meta
-            case SetValue(
-                namespace="pi.op.state",
-                key=operation,
-                value=(RunState() | CompactionState() | NavigationState()) as state,
-            ):
-                moved[operation] = state
-            case SetValue(
-                namespace="pi.lane.lastResult",
-                value=(RunLastResult() | CompactionLastResult() | NavigationLastResult()) as result,
-            ):
-                ended[result.operation_id] = result
-            case DeleteValue(namespace="pi.op.state", key=operation):
-                ended.setdefault(operation, None)
-            case SetValue(namespace="pi.session.name", value=str() as name):
-                document.step(_NAMED, name)
-            case DeleteValue(namespace="pi.session.name"):
-                document.step(_NAMED)
-            case _:
-                continue
-    for operation, meta in opened.items():
-        if operation in known.due:
-            continue
-        state = moved.get(operation)
-        if state is None:
-            continue
-        due[operation] = due_of(state)
-        instant = due_instant(due_of(state), document.stamp, polls)
-        document.step(_OPENED, operation, meta.lane, _kind(meta), str(instant))
-    for operation, state in moved.items():
-        before = known.due.get(operation)
-        after = due_of(state)
-        if before is None or before == after or operation in ended:
-            continue
-        due[operation] = after
-        document.step(_DUE, operation, str(due_instant(after, document.stamp, polls)))
-    for operation, result in ended.items():
-        if operation not in known.due and operation not in opened:
-            continue
-        due[operation] = None
-        _finish(document, operation, result)
-
-
-def _finish(
-    document: Document,
-    operation: str,
-    result: RunLastResult | CompactionLastResult | NavigationLastResult | None,
-) -> None:
-    if result is None:
-        document.step(_FINISHED, operation)
-        return
-    error = None if result.error is None else encode(result.error).decode()
-    document.step(_FINISHED, operation, result.outcome, encode(result).decode(), error)
-
-
-def _kind(meta: OperationMeta) -> OperationKind:
-    match meta.intent:
-        case RunIntent():
-            return "run"
-        case CompactionIntent():
-            return "compaction"
-        case NavigationIntent():
-            return "navigation"
-        case _:
-            assert_never(meta.intent)

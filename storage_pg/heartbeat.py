@@ -9,7 +9,7 @@ from collections.abc import Callable
 import psycopg
 from psycopg.rows import TupleRow
 
-from storage_pg.connect import KEEPALIVE
+from storage_pg.connect import address
 from storage_pg.queries import QUERIES
 
 
@@ -47,11 +47,9 @@ class Heartbeat:
             try:
                 if connection is None or connection.closed:
                     connection = psycopg.connect(
-                        self._dsn,
+                        address(self._dsn, "laneway-heartbeat"),
                         autocommit=True,
                         prepare_threshold=None,
-                        application_name="laneway-heartbeat",
-                        **KEEPALIVE,
                     )
                 if connection.execute(QUERIES["heartbeat"], (self._host_id,)).rowcount == 0:
                     if not self._stopped.is_set():

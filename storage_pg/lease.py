@@ -9,13 +9,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import psycopg
-from psycopg import AsyncConnection, AsyncCursor
-from psycopg.pq import ConnStatus
 from psycopg.rows import TupleRow
 
 from harness.codec import decode
@@ -24,11 +21,10 @@ from harness.ids import IdGenerator
 from harness.storage.metadata import SessionMetadata
 from harness.usage import SessionStats, Usage
 from storage_pg.claimed import Claim, ClaimedSession, HeldElsewhere, NoSuchSession
-from storage_pg.connect import connect
 from storage_pg.heartbeat import Heartbeat
+from storage_pg.lease_connection import LeaseConnection
 from storage_pg.locks import host_lock, session_lock
 from storage_pg.pooler import refuse_pooler
-from storage_pg.queries import QUERIES
 
 _RECONNECT_FIRST = 0.1
 _RECONNECT_LONGEST = 5.0
@@ -101,8 +97,7 @@ class HostLease:
         self._heartbeat_seconds = heartbeat_seconds
         self._on_lost = on_lost
         self._on_started = on_started
-        self._connection: AsyncConnection[TupleRow] | None = None
-        self._watched: int | None = None
+        self._connection: LeaseConnection | None = None
         self._heartbeat: Heartbeat | None = None
         self._host_id: str | None = None
         self._held: dict[str, _Held] = {}
@@ -111,7 +106,6 @@ class HostLease:
         self._pump_task: asyncio.Task[None] | None = None
         self._reconnect_task: asyncio.Task[None] | None = None
         self._started = asyncio.Event()
-        self._line = asyncio.Lock()
         self._closed = False
 
     # Lifecycle
@@ -119,9 +113,7 @@ class HostLease:
     async def start(self) -> str:
         """Connect and become a live host; returns its id. Raises `PoolerOnDirectUrl`."""
         await refuse_pooler(self._dsn)
-        await self._begin()
-        assert self._host_id is not None
-        return self._host_id
+        return await self._begin()
 
     async def close(self) -> None:
         """Give every session back and leave. Idempotent."""
@@ -130,24 +122,20 @@ class HostLease:
         self._closed = True
         if self._reconnect_task is not None:
             self._reconnect_task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._reconnect_task
+            await asyncio.wait([self._reconnect_task])
         for session_id in list(self._held):
-            with contextlib.suppress(StorageError):
-                await self.release(session_id)
+            await self.release(session_id)
         if self._pump_task is not None:
             await asyncio.wait([self._pump_task])
         heartbeat, self._heartbeat = self._heartbeat, None
         if heartbeat is not None:
             heartbeat.stop()
             await asyncio.to_thread(heartbeat.join)
-        if self._connection is not None:
-            with contextlib.suppress(psycopg.Error):
-                await self._execute(self._connection, "remove_host", (self._host_id,))
-        self._unwatch()
         connection, self._connection = self._connection, None
-        self._host_id = None
+        host_id, self._host_id = self._host_id, None
         if connection is not None:
+            with contextlib.suppress(psycopg.Error):
+                await connection.execute("remove_host", (host_id,))
             await connection.close()
 
     @property
@@ -166,9 +154,8 @@ class HostLease:
 
     async def set_draining(self, draining: bool) -> None:
         """Tell the others that this host is leaving."""
-        connection = self._alive()
         try:
-            await self._execute(connection, "set_draining", (draining, self._host_id))
+            await self._alive().execute("set_draining", (draining, self._host_id))
         except psycopg.Error as error:
             raise HostDown(f"the lease connection failed: {error}") from error
 
@@ -216,85 +203,54 @@ class HostLease:
         self._wake()
         await asyncio.shield(answer)
 
-    # The connection
+    # One incarnation after the other
 
-    async def _begin(self) -> None:
-        connection = await connect(self._dsn, "laneway-lease")
+    async def _begin(self) -> str:
+        host_id = self._ids.next()
+        key = host_lock(host_id)
+        who = self._identity
+        connection = await LeaseConnection.open(
+            self._dsn, lambda reason: self._lost(host_id, reason)
+        )
         try:
-            host_id = self._ids.next()
-            key = host_lock(host_id)
-            await connection.execute(QUERIES["lease_settings"])
+            await connection.execute("lease_settings")
             # The lock before the row: a row whose lock is free is a dead host's.
-            await connection.execute(QUERIES["take_identity"], (key,))
-            who = self._identity
+            await connection.execute("take_identity", (key,))
             await connection.execute(
-                QUERIES["register_host"], (host_id, who.name, who.role, who.url, os.getpid(), key)
+                "register_host", (host_id, who.name, who.role, who.url, os.getpid(), key)
             )
         except BaseException:
             await connection.close()
             raise
-        self._connection = connection
-        self._host_id = host_id
         loop = asyncio.get_running_loop()
 
         def gone() -> None:
-            loop.call_soon_threadsafe(self._lost_if, host_id, "declared dead by another host")
+            loop.call_soon_threadsafe(connection.cut, "declared dead by another host")
 
+        self._connection = connection
+        self._host_id = host_id
         self._heartbeat = Heartbeat(self._dsn, host_id, self._heartbeat_seconds, gone)
         self._heartbeat.start()
-        self._watch()
         self._started.set()
         if self._on_started is not None:
             self._on_started(host_id)
+        return host_id
 
-    def _alive(self) -> AsyncConnection[TupleRow]:
+    def _alive(self) -> LeaseConnection:
         if self._connection is None:
             raise HostDown("no lease connection")
         return self._connection
 
-    def _watch(self) -> None:
-        """Hear at once when the idle connection ends. A duplicate of its descriptor is watched,
-        and only while it is idle, because the driver watches the original while it works."""
-        assert self._connection is not None
-        self._watched = os.dup(self._connection.fileno())
-        asyncio.get_running_loop().add_reader(self._watched, self._readable)
-
-    def _unwatch(self) -> None:
-        watched, self._watched = self._watched, None
-        if watched is not None:
-            asyncio.get_running_loop().remove_reader(watched)
-            os.close(watched)
-
-    def _readable(self) -> None:
-        connection = self._connection
-        if connection is None:
-            return
-        try:
-            connection.pgconn.consume_input()
-        except psycopg.OperationalError as error:
-            self._lose(str(error).strip())
-            return
-        if connection.pgconn.status == ConnStatus.BAD:
-            self._lose("the server closed the lease connection")
-
-    def _lost_if(self, host_id: str, reason: str) -> None:
-        if self._host_id == host_id:
-            self._lose(reason)
-
-    def _lose(self, reason: str) -> None:
+    def _lost(self, host_id: str, reason: str) -> None:
         """This incarnation is over: everything it held is lost, now."""
-        self._unwatch()
-        connection, self._connection = self._connection, None
-        if connection is None:
+        if self._host_id != host_id:
             return
+        self._connection = None
         self._host_id = None
         self._started.clear()
         heartbeat, self._heartbeat = self._heartbeat, None
         if heartbeat is not None:
             heartbeat.stop()
-        _cut(connection)
-        if not self._line.locked():
-            connection.pgconn.finish()  # else whoever uses it is woken by the cut and closes it
         held, self._held = self._held, {}
         for lease in held.values():
             if lease.lost is not None:
@@ -332,20 +288,21 @@ class HostLease:
 
     async def _pump(self) -> None:
         try:
-            while self._connection is not None and (self._returns or self._wishes):
+            while (connection := self._connection) is not None:
                 if self._returns:
-                    await self._release_batch(self._connection)
-                if self._wishes and self._connection is not None:
-                    await self._claim_batch(self._connection)
+                    await self._release_batch(connection)
+                elif self._wishes:
+                    await self._claim_batch(connection)
+                else:
+                    return
         finally:
             self._pump_task = None
 
-    async def _claim_batch(self, connection: AsyncConnection[TupleRow]) -> None:
+    async def _claim_batch(self, connection: LeaseConnection) -> None:
         wishes = sorted(self._wishes[:_MAX_BATCH], key=lambda wish: wish.session_id)
         # They stay on the list until they are held, so that a second claim sees them.
         try:
-            cursor = await self._execute(
-                connection,
+            cursor = await connection.execute(
                 "claim",
                 (
                     self._host_id,
@@ -371,13 +328,12 @@ class HostLease:
             if not wish.answer.done():
                 wish.answer.set_result(claim)
 
-    async def _release_batch(self, connection: AsyncConnection[TupleRow]) -> None:
+    async def _release_batch(self, connection: LeaseConnection) -> None:
         returns, self._returns = self._returns, []
         returns.sort(key=lambda back: back.session_id)
         keys = [back.lock_key for back in returns]
         try:
-            await self._execute(
-                connection,
+            await connection.execute(
                 "release",
                 (
                     self._host_id,
@@ -397,23 +353,7 @@ class HostLease:
         """After a statement that failed part way, free what it may have locked."""
         if self._connection is not None:
             with contextlib.suppress(psycopg.Error):
-                await self._execute(self._connection, "unlock", (keys,))
-
-    async def _execute(
-        self, connection: AsyncConnection[TupleRow], query: str, parameters: Sequence[object]
-    ) -> AsyncCursor[TupleRow]:
-        async with self._line:
-            self._unwatch()
-            try:
-                return await connection.execute(QUERIES[query], parameters)
-            except psycopg.Error as error:
-                if connection.closed or connection.pgconn.status == ConnStatus.BAD:
-                    self._lose(str(error).strip())
-                    await connection.close()
-                raise
-            finally:
-                if self._connection is connection:
-                    self._watch()
+                await self._connection.execute("unlock", (keys,))
 
     def _give_back(self, done: asyncio.Future[Claim], session_id: str) -> None:
         if done.cancelled() or done.exception() is not None:
@@ -421,13 +361,6 @@ class HostLease:
         if isinstance(done.result(), ClaimedSession):
             task = asyncio.get_running_loop().create_task(self.release(session_id))
             task.add_done_callback(_ignore)
-
-
-def _cut(connection: AsyncConnection[TupleRow]) -> None:
-    """End the connection without waiting for anybody, waking whoever waits on it."""
-    with contextlib.suppress(OSError, psycopg.Error):
-        with socket.socket(fileno=os.dup(connection.fileno())) as wire:
-            wire.shutdown(socket.SHUT_RDWR)
 
 
 def _ignore(task: asyncio.Task[None]) -> None:

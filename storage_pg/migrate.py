@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, cast
 
 import psycopg
 from alembic import command
@@ -129,7 +130,7 @@ def sqlalchemy_url(dsn: str) -> str:
 
 
 @contextmanager
-def _connect(dsn: str) -> Iterator[Connection]:
+def _connect(dsn: str) -> Generator[Connection]:
     engine = create_engine(sqlalchemy_url(dsn), poolclass=NullPool)
     try:
         with engine.connect() as connection:
@@ -139,7 +140,7 @@ def _connect(dsn: str) -> Iterator[Connection]:
 
 
 @contextmanager
-def _locked(dsn: str) -> Iterator[Connection]:
+def _locked(dsn: str) -> Generator[Connection]:
     with _connect(dsn) as connection:
         _driver(connection).execute(QUERIES["migration_lock"])
         connection.commit()
@@ -147,9 +148,10 @@ def _locked(dsn: str) -> Iterator[Connection]:
 
 
 def _driver(connection: Connection) -> psycopg.Connection[TupleRow]:
-    driver = connection.connection.driver_connection
+    # Any: SQLAlchemy does not say which driver it uses; the URL does.
+    driver: Any = connection.connection.driver_connection
     assert isinstance(driver, psycopg.Connection)
-    return driver
+    return cast("psycopg.Connection[TupleRow]", driver)
 
 
 def _revision(connection: Connection) -> str | None:

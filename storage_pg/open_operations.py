@@ -7,13 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, assert_never
 
 from harness.codec import decode
-from harness.operation.state import (
-    CompactionIntent,
-    NavigationIntent,
-    OperationMeta,
-    OperationState,
-    RunIntent,
-)
+from harness.operation.state import OperationMeta, OperationState
+from storage_pg.derived import kind_of
 from storage_pg.due import DueAt, DueNow, DuePoll, PollSettings, due_instant, due_of
 from storage_pg.storage import Pool, fetch_from
 
@@ -130,7 +125,7 @@ async def _repair(
             return None
     else:
         meta = decode(meta_text, OperationMeta)
-        lane, kind, accepted = meta.lane, _kind(meta), meta.started_at
+        lane, kind, accepted = meta.lane, kind_of(meta), meta.started_at
         state: OperationState = decode(state_text, _STATE_TYPE)
         wanted = due_of(state)
         due = due_instant(wanted, now_ms, polls)
@@ -160,15 +155,3 @@ def _agrees(wanted: DueNow | DueAt | DuePoll, due_at: int, due: int, now_ms: int
             return due_at <= due
         case _:
             assert_never(wanted)
-
-
-def _kind(meta: OperationMeta) -> str:
-    match meta.intent:
-        case RunIntent():
-            return "run"
-        case CompactionIntent():
-            return "compaction"
-        case NavigationIntent():
-            return "navigation"
-        case _:
-            assert_never(meta.intent)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 
 import psycopg
@@ -42,7 +42,7 @@ class SessionReader(SessionReads):
 @asynccontextmanager
 async def open_snapshot(
     pool: Pool, tenant_id: str, session_id: str
-) -> AsyncIterator[SessionReader]:
+) -> AsyncGenerator[SessionReader]:
     """A reader whose reads all see the same instant, in one transaction on one connection."""
     try:
         async with pool.connection() as connection, connection.transaction():

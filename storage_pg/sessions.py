@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
 import psycopg
 from psycopg.types.json import Jsonb
 
@@ -208,22 +207,7 @@ class PostgresSessions:
         return SessionReader(self._pool, tenant_id, session_id)
 
     @asynccontextmanager
-    async def snapshot(self, tenant_id: str, session_id: str) -> AsyncIterator[SessionReader]:
+    async def snapshot(self, tenant_id: str, session_id: str) -> AsyncGenerator[SessionReader]:
         """Committed data as of one instant. Keep it short: a long snapshot holds back vacuum."""
         async with open_snapshot(self._pool, tenant_id, session_id) as reader:
             yield reader
-
-
-def merged_metadata(metadata: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
-    """Metadata with a merge patch applied: null removes a key, objects are merged (RFC 7396)."""
-    merged: dict[str, Any] = dict(metadata)
-    for key, change in patch.items():
-        if change is None:
-            merged.pop(key, None)
-        elif isinstance(change, Mapping):
-            before = merged.get(key)
-            inner: dict[str, Any] = before if isinstance(before, dict) else {}
-            merged[key] = merged_metadata(inner, msgspec.to_builtins(change))
-        else:
-            merged[key] = change
-    return merged

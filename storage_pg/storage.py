@@ -30,9 +30,9 @@ from harness.storage.protocol import (
 from harness.storage.writes import DeleteValue, SetValue, Write
 from harness.usage import SessionStats, UsageRow
 from storage_pg.claimed import ClaimedSession
+from storage_pg.derived import STATE
 from storage_pg.documents import (
     CONTROL_NAMESPACES,
-    STATE,
     Drafted,
     Identity,
     Known,

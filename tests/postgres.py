@@ -13,7 +13,7 @@ import itertools
 import json
 import os
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +27,7 @@ from storage_pg.embedded import EmbeddedServer
 
 OWNER = "laneway_owner"
 APP = migrate.APP_ROLE
-_PASSWORD = "laneway-test"  # noqa: S105  # of roles in throw-away databases
+_PASSWORD = "laneway-test"  # of roles in throw-away databases
 _SETTINGS = {"fsync": "off", "full_page_writes": "off", "shared_buffers": "256MB"}
 
 
@@ -194,7 +194,7 @@ def _address(dsn: str, database: str, role: str | None = None) -> str:
 
 
 @contextmanager
-def _file_lock(path: Path) -> Iterator[None]:
+def _file_lock(path: Path) -> Generator[None]:
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

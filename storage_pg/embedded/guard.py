@@ -60,7 +60,7 @@ def _become(uid: int, gid: int, keep_search: bool) -> None:
         raise OSError(ctypes.get_errno(), "cannot keep the right to search directories")
 
 
-def _run_child(plan: dict[str, object], guard_pid: int) -> None:
+def _run_child(plan: dict[str, object], command: list[str], guard_pid: int) -> None:
     try:
         log = os.open(str(plan["log"]), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         null = os.open(os.devnull, os.O_RDONLY)
@@ -75,10 +75,8 @@ def _run_child(plan: dict[str, object], guard_pid: int) -> None:
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGINT), 0, 0, 0)
             if os.getppid() != guard_pid:
                 os._exit(1)
-        command = plan["command"]
-        assert isinstance(command, list)
         os.chdir("/")
-        os.execv(str(command[0]), [str(part) for part in command])
+        os.execv(command[0], command)
     except BaseException as error:  # noqa: BLE001  # a forked child must never return into the parent's code
         os.write(2, f"guard: {error}\n".encode())
         os._exit(127)
@@ -99,7 +97,7 @@ def main() -> int:
     child = os.fork()
     if child == 0:
         signal.set_wakeup_fd(-1)
-        _run_child(plan, guard_pid)
+        _run_child(plan, sys.argv[2:], guard_pid)
     signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -263,14 +263,13 @@ class EmbeddedServer:
 
     def _spawn(self, command: list[str], user: ServiceUser) -> subprocess.Popen[bytes]:
         plan = {
-            "command": command,
             "log": str(self.log),
             "uid": user.uid,
             "gid": user.gid,
             "keep_search": not (user.reaches(self.root) and user.reaches(Path(command[0]).parent)),
         }
         return subprocess.Popen(
-            [sys.executable, "-I", "-S", str(_GUARD), json.dumps(plan)],
+            [sys.executable, "-I", "-S", str(_GUARD), json.dumps(plan), *command],
             stdin=subprocess.PIPE,
             # A Ctrl-C in the terminal is for the owner, which ends the server after its own work.
             start_new_session=True,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import psycopg
 
@@ -13,6 +14,12 @@ from storage_pg.sessions import NewSession, OwnedSession, PostgresSessions
 from storage_pg.storage import Pool, PostgresStorage
 from storage_pg.writer import SharedWriter
 from tests.postgres import Database
+
+
+async def wait_until(condition: Callable[[], bool]) -> None:
+    """Return when it holds; the test's own time limit is the only one."""
+    while not condition():  # noqa: ASYNC110  # what is waited for has no event of its own
+        await asyncio.sleep(0.005)
 
 
 class Kit:
@@ -65,8 +72,7 @@ class Kit:
             connection.execute(
                 "SELECT pg_terminate_backend(lease_pid) FROM laneway.hosts WHERE id = %s", (before,)
             )
-        while self.lease.host_id in (before, None):
-            await asyncio.sleep(0.005)
+        await wait_until(lambda: self.lease.host_id not in (before, None))
 
     async def open_new(self, new: NewSession | None = None) -> OwnedSession:
         """A new session, owned."""
