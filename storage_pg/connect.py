@@ -9,7 +9,7 @@ from psycopg.rows import TupleRow
 from psycopg_pool import AsyncConnectionPool
 
 # A dead network is noticed in seconds, not after the operating system's two hours.
-_KEEPALIVE: dict[str, int] = {
+KEEPALIVE: dict[str, int] = {
     "keepalives": 1,
     "keepalives_idle": 5,
     "keepalives_interval": 2,
@@ -21,7 +21,7 @@ _KEEPALIVE: dict[str, int] = {
 
 def address(dsn: str, application: str) -> str:
     """The connection string with what every connection of ours says and wants."""
-    return make_conninfo(dsn, application_name=application, **_KEEPALIVE)
+    return make_conninfo(dsn, application_name=application, **KEEPALIVE)
 
 
 async def connect(dsn: str, application: str = "laneway") -> AsyncConnection[TupleRow]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +27,16 @@ from harness.storage.writes import SetValue, Write, set_value
 from harness.usage import ZERO_USAGE
 from storage_pg.claimed import ClaimedSession, HeldElsewhere, NoSuchSession
 from storage_pg.due import PollSettings
+from storage_pg.idempotency import (
+    Fresh,
+    IdempotencyKey,
+    KeyConflict,
+    Replay,
+    Unanswered,
+    keep,
+    reserve,
+    tenant_transaction,
+)
 from storage_pg.lease import HostLease
 from storage_pg.queries import QUERIES
 from storage_pg.reader import SessionReader, open_snapshot
@@ -93,10 +103,28 @@ class PostgresSessions:
         async with self._pool.connection() as connection:
             return await self.create_on(connection, tenant_id, new or NewSession())
 
+    async def create_once(
+        self,
+        tenant_id: str,
+        new: NewSession,
+        key: IdempotencyKey,
+        answer: Callable[[SessionMetadata], tuple[int, str]],
+    ) -> SessionMetadata | Replay | KeyConflict | Unanswered:
+        """The same under an idempotency key: one transaction makes the session and keeps the status
+        and body that `answer` gives for it. Raises what `create` raises, and keeps nothing then."""
+        now = self._environment.clock.now_ms()
+        async with tenant_transaction(self._pool, tenant_id) as connection:
+            reserved = await reserve(connection, tenant_id, key, now)
+            if not isinstance(reserved, Fresh):
+                return reserved
+            metadata = await self.create_on(connection, tenant_id, new)
+            await keep(connection, tenant_id, key, *answer(metadata))
+            return metadata
+
     async def create_on(
         self, connection: psycopg.AsyncConnection[Any], tenant_id: str, new: NewSession
     ) -> SessionMetadata:
-        """The same as part of the caller's transaction, which may also keep an idempotent answer."""
+        """The same as part of the caller's transaction."""
         now = self._environment.clock.now_ms()
         session_id = new.id if new.id is not None else self._environment.ids.next()
         writes: list[Write] = [

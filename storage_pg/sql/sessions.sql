@@ -18,3 +18,30 @@ SELECT set_config('laneway.tenant', %s, true)
 -- name: read_snapshot
 -- The transaction sees one instant and writes nothing.
 SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY
+
+-- name: reserve_key
+-- Takes an idempotency key unless it is in use; a key past its expiry is taken over. No row: in use.
+-- A second request with the same key waits here for the transaction of the first.
+INSERT INTO laneway.idempotency_keys AS k
+    (tenant_id, key, fingerprint, status, response, created_at, expires_at)
+VALUES (%(tenant)s::uuid, %(key)s, %(fingerprint)s, NULL, NULL, %(now)s, %(expires)s)
+ON CONFLICT (tenant_id, key) DO UPDATE SET
+    fingerprint = excluded.fingerprint, status = NULL, response = NULL,
+    created_at = excluded.created_at, expires_at = excluded.expires_at
+WHERE k.expires_at <= excluded.created_at
+RETURNING k.key
+
+-- name: kept_answer
+SELECT fingerprint, status, response FROM laneway.idempotency_keys
+WHERE tenant_id = %s::uuid AND key = %s
+
+-- name: keep_answer
+UPDATE laneway.idempotency_keys SET status = %s, response = %s
+WHERE tenant_id = %s::uuid AND key = %s
+
+-- name: forget_key
+DELETE FROM laneway.idempotency_keys WHERE tenant_id = %s::uuid AND key = %s
+
+-- name: expire_keys
+-- Keys of the named tenant that are past their expiry.
+DELETE FROM laneway.idempotency_keys WHERE expires_at <= %s

@@ -1,0 +1,114 @@
+"""Idempotency keys: the same key and body get the same answer, another body is refused (design §7).
+
+The key is taken, the work done and the answer kept in one transaction where the work is this
+database's own. Work that commits elsewhere (an operation's acceptance) takes the key first and keeps
+its answer afterwards; it must be idempotent by itself, because a request that dies in between
+leaves the key unanswered until it expires: give such keys a short `keep_ms` when taking them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import psycopg
+from psycopg.rows import TupleRow
+
+from harness.errors import StorageError
+from storage_pg.queries import QUERIES
+from storage_pg.storage import Pool
+
+DAY_MS = 86_400_000
+
+
+@dataclass(frozen=True, slots=True)
+class IdempotencyKey:
+    """The caller's key and a fingerprint of what it asks for. Answers are kept for `keep_ms`."""
+
+    key: str
+    fingerprint: str
+    keep_ms: int = DAY_MS
+
+
+@dataclass(frozen=True, slots=True)
+class Fresh:
+    """Nobody used this key: do the work and keep the answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """The answer that the first request got."""
+
+    status: int
+    response: str
+
+
+@dataclass(frozen=True, slots=True)
+class KeyConflict:
+    """The key was used for something else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unanswered:
+    """The first request with this key is still being answered; try again."""
+
+
+Reservation: TypeAlias = Fresh | Replay | KeyConflict | Unanswered
+
+
+@asynccontextmanager
+async def tenant_transaction(
+    pool: Pool, tenant_id: str
+) -> AsyncGenerator[psycopg.AsyncConnection[TupleRow]]:
+    """A transaction on behalf of a tenant; database errors become `StorageError`."""
+    try:
+        async with pool.connection() as connection, connection.transaction():
+            await connection.execute(QUERIES["set_tenant"], (tenant_id,))
+            yield connection
+    except psycopg.Error as error:
+        raise StorageError(f"the database refused: {error}") from error
+
+
+async def reserve(
+    connection: psycopg.AsyncConnection[TupleRow], tenant_id: str, key: IdempotencyKey, now_ms: int
+) -> Reservation:
+    """Take the key in the caller's transaction, or say what it was used for."""
+    taken = await connection.execute(
+        QUERIES["reserve_key"],
+        {
+            "tenant": tenant_id,
+            "key": key.key,
+            "fingerprint": key.fingerprint,
+            "now": now_ms,
+            "expires": now_ms + key.keep_ms,
+        },
+    )
+    if await taken.fetchone() is not None:
+        return Fresh()
+    row = await (await connection.execute(QUERIES["kept_answer"], (tenant_id, key.key))).fetchone()
+    if row is None:
+        return Unanswered()  # taken back at this very moment
+    fingerprint, status, response = row
+    if fingerprint != key.fingerprint:
+        return KeyConflict()
+    return Unanswered() if status is None else Replay(status, response)
+
+
+async def keep(
+    connection: psycopg.AsyncConnection[TupleRow],
+    tenant_id: str,
+    key: IdempotencyKey,
+    status: int,
+    response: str,
+) -> None:
+    """Keep the answer for whoever asks again."""
+    await connection.execute(QUERIES["keep_answer"], (status, response, tenant_id, key.key))
+
+
+async def forget(
+    connection: psycopg.AsyncConnection[TupleRow], tenant_id: str, key: IdempotencyKey
+) -> None:
+    """Give the key back: the request failed and may be tried again."""
+    await connection.execute(QUERIES["forget_key"], (tenant_id, key.key))
