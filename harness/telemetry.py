@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal, Protocol, TypeAlias
 
 SpanName: TypeAlias = Literal[
@@ -19,6 +20,7 @@ SpanName: TypeAlias = Literal[
     "pi.ai.request",
 ]
 AttributeValue: TypeAlias = str | int | float | bool | tuple[str, ...]
+Attributes: TypeAlias = Mapping[str, AttributeValue]
 
 
 class Span(Protocol):
@@ -29,7 +31,7 @@ class Span(Protocol):
         """The telemetry context below this span."""
         ...
 
-    def end(self, error: str | None = None, **attributes: AttributeValue) -> None:
+    def end(self, attributes: Attributes | None = None, *, error: str | None = None) -> None:
         """Close the span; `error` is an error class or code, never a message with content."""
         ...
 
@@ -37,7 +39,7 @@ class Span(Protocol):
 class TelemetryContext(Protocol):
     """Starts spans. Attributes hold ids, names, counts, durations, statuses, usage: no content."""
 
-    def start(self, name: SpanName, **attributes: AttributeValue) -> Span:
+    def start(self, name: SpanName, attributes: Attributes | None = None) -> Span:
         """Start a child span."""
         ...
 
@@ -47,7 +49,7 @@ class NoopTelemetry:
 
     __slots__ = ()
 
-    def start(self, name: SpanName, **attributes: AttributeValue) -> Span:
+    def start(self, name: SpanName, attributes: Attributes | None = None) -> Span:
         return _NOOP_SPAN
 
 
@@ -58,7 +60,7 @@ class _NoopSpan:
     def context(self) -> TelemetryContext:
         return NOOP_TELEMETRY
 
-    def end(self, error: str | None = None, **attributes: AttributeValue) -> None:
+    def end(self, attributes: Attributes | None = None, *, error: str | None = None) -> None:
         return None
 
 

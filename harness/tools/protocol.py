@@ -32,11 +32,11 @@ class ToolInvocation(Protocol):
         """The turn that made the call."""
         ...
 
-    async def get_memo(self, name: str) -> JsonValue | None:
+    def get_memo(self, name: str) -> Awaitable[JsonValue | None]:
         """The durable memo of that name, or None. Raises after the call has settled."""
         ...
 
-    async def set_memo(self, name: str, memo: JsonValue | None) -> None:
+    def set_memo(self, name: str, memo: JsonValue | None) -> Awaitable[None]:
         """Store a memo durably (None deletes it); await it. Raises after the call has settled."""
         ...
 

@@ -300,6 +300,7 @@ def generation_of(state: RunState) -> GenerationReady | GenerationPending | Gene
     return state.phase.generation
 
 
+NEVER_SENT = "Cancelled before the request was sent."
 INTERRUPTED = (
     "The request was interrupted when its process stopped. What precedes is the latest part that "
     "was saved; newer output may be missing, and whether the provider finished is unknown."
@@ -313,6 +314,7 @@ def interrupted_response(
     timestamp: int,
     aborted: bool,
     zero: AssistantMessage,
+    reason: str = INTERRUPTED,
 ) -> AssistantMessage:
     """The synthetic settlement of a request whose outcome nobody knows: zero usage, saved partial."""
     base = zero if partial is None else partial
@@ -322,7 +324,7 @@ def interrupted_response(
         provider=configuration.model.provider if partial is None else base.provider,
         model=configuration.model.model_id if partial is None else base.model,
         stop_reason="aborted" if aborted else "error",
-        error_message=INTERRUPTED,
+        error_message=reason,
         error_kind=None if aborted else "retryable",
         deferred=None,
         timestamp=timestamp,

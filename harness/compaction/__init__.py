@@ -1,0 +1,1 @@
+"""Preparing and writing the summaries that stand for old context."""

@@ -1,0 +1,1 @@
+"""The harness: lanes, drives, procedures, events, hooks, snapshots."""

@@ -1,0 +1,271 @@
+"""Assistant generation: capture, intent, request, settlement, and what a lost request means (§3.7, §4.5)."""
+
+from __future__ import annotations
+
+import asyncio
+
+from harness.codec import JsonValue
+from harness.context import Context
+from harness.errors import InvariantDefect
+from harness.messages import (
+    AssistantMessage,
+    empty_assistant,
+)
+from harness.operation.classify import (
+    Cancelled,
+    Classification,
+    Failed,
+    WantsTools,
+    classify_response,
+    is_overflow,
+)
+from harness.operation.events import RetryEnd, RetryStart
+from harness.operation.state import (
+    AssistantPhase,
+    CancelRequested,
+    CompactionPreparation,
+    GenerationPending,
+    GenerationReady,
+    GenerationRetryWait,
+)
+from harness.operation.step import LaneProjection, Step
+from harness.operation.transitions import assistant as transitions
+from harness.runtime.lane import Commit, Decision
+from harness.runtime.procedures.base import DrivePass
+from harness.runtime.procedures.requests import (
+    RequestPlan,
+    model_missing,
+    output_limit,
+    patched_options,
+    request_response,
+)
+from harness.runtime.procedures.streaming import (
+    read_frames,
+    report_synthetic,
+)
+from harness.runtime.procedures.structural import prepare_overflow
+from harness.runtime.procedures.turns import close_turn, open_turn
+from harness.session.session import SessionMutator
+
+
+async def generate(p: DrivePass) -> None:
+    """Run one attempt of a generation step from `ready` to its settlement."""
+    ready = transitions.generation_of(p.run())
+    if not isinstance(ready, GenerationReady):
+        raise InvariantDefect("generation starts from ready")
+    configuration = ready.context.configuration
+    model = p.core.models.resolve(configuration.model)
+    if model is None:
+        await fail_configuration(p, *model_missing(configuration))
+        return
+    missing = [name for name in configuration.active_tool_names if name not in p.core.tools]
+    if missing:
+        await fail_configuration(
+            p,
+            "configured_tools_unavailable",
+            f"tools are not registered here: {', '.join(missing)}",
+            {"tools": missing},
+        )
+        return
+    stream = await patched_options(
+        p, model, ready.context.stream_options, "assistant", ready.next_attempt
+    )
+    response_id, usage_id = p.new_id(), p.new_id()
+    limit = output_limit(model, stream)
+
+    def intend(projection: LaneProjection) -> Step:
+        return transitions.intend_request(
+            projection,
+            ready,
+            response_entry_id=response_id,
+            usage_id=usage_id,
+            intended_output_limit=limit,
+            context_window=model.context_window,
+        )
+
+    await p.step(intend)
+    step_id = ready.context.step_id
+    if ready.next_attempt > 1:
+        await p.emit(
+            RetryStart(
+                lane=p.lane.name,
+                run_id=p.operation_id,
+                step=step_id,
+                attempt=ready.next_attempt,
+            )
+        )
+    await open_turn(p, step_id, recovery=ready.next_attempt > 1)
+    plan = RequestPlan(
+        model,
+        configuration,
+        stream,
+        "assistant",
+        response_id,
+        start=lambda context, options: p.core.models.stream(model, context, options),
+    )
+    message = await request_response(p, plan)
+    await settle(p, message)
+
+
+async def fail_configuration(p: DrivePass, code: str, message: str, details: JsonValue) -> None:
+    """A captured implementation is missing: fail without a fabricated response (§3.7)."""
+
+    def decide(projection: LaneProjection) -> Step:
+        return transitions.configuration_failure(projection, code, message, details)
+
+    await p.step(decide)
+    await close_turn(p)
+
+
+async def settle(p: DrivePass, message: AssistantMessage | None, *, recovery: bool = False) -> None:
+    """Commit the response with its usage and its consequence. None: nothing was sent (aborted)."""
+    pending = transitions.generation_of(p.run())
+    if not isinstance(pending, GenerationPending):
+        raise InvariantDefect("only a pending generation settles")
+    interrupted = recovery
+    if message is None:
+        message = await synthesize(p, pending, aborted=True, reason=transitions.NEVER_SENT)
+        await report_synthetic(p, message, pending.response_entry_id, recovery=recovery)
+    overflow = await _overflow_task(p, pending, message)
+    await _commit_settlement(p, pending, message, overflow, interrupted=interrupted)
+
+
+async def _overflow_task(
+    p: DrivePass, pending: GenerationPending, message: AssistantMessage
+) -> tuple[str, CompactionPreparation] | None:
+    if pending.context.overflow_recovery_used or p.current().cancelling:
+        return None
+    if not is_overflow(message, pending.intended_output_limit):
+        return None
+    preparation = await prepare_overflow(p)
+    return None if preparation is None else (p.new_id(), preparation)
+
+
+async def _commit_settlement(
+    p: DrivePass,
+    pending: GenerationPending,
+    message: AssistantMessage,
+    overflow: tuple[str, CompactionPreparation] | None,
+    *,
+    interrupted: bool,
+) -> None:
+    identity = pending.context.configuration.model
+    model = p.core.models.resolve(identity)
+
+    def plan(
+        projection: LaneProjection, mutator: SessionMutator, context: Context
+    ) -> Decision[Classification]:
+        state = p.run()
+        if transitions.generation_of(state) != pending:
+            raise InvariantDefect("another request took this settlement's place")
+        outcome = classify_response(
+            message,
+            state.control,
+            intended_output_limit=pending.intended_output_limit,
+            model=identity,
+            api=None if model is None else model.api,
+        )
+        if interrupted and isinstance(outcome, Failed):
+            # Output had arrived: the provider did not fail, its process did (no budget spent).
+            outcome = Failed(outcome.message, outcome.retryable, interrupted=bool(message.content))
+        step = transitions.settle_generation(
+            projection,
+            pending,
+            outcome,
+            now=p.now(),
+            follower=p.follower,
+            overflow=overflow,
+            recovery=interrupted,
+        )
+        return Commit(step, outcome)
+
+    outcome = await p.transition(plan, cancelled_ok=True)
+    await _after_settlement(p, pending, outcome)
+
+
+async def _after_settlement(
+    p: DrivePass, pending: GenerationPending, outcome: Classification
+) -> None:
+    if p.ended():
+        return
+    phase = p.run().phase
+    retrying = isinstance(phase, AssistantPhase) and isinstance(
+        phase.generation, GenerationRetryWait
+    )
+    if retrying:
+        return
+    if pending.attempt > 1:
+        failed = isinstance(outcome, Failed | Cancelled)
+        await p.emit(
+            RetryEnd(
+                lane=p.lane.name,
+                run_id=p.operation_id,
+                step=pending.context.step_id,
+                attempt=pending.attempt,
+                success=not failed,
+                final_error=outcome.message.error_message if failed else None,
+            )
+        )
+    if not isinstance(outcome, WantsTools):
+        await close_turn(p, outcome.message)
+
+
+async def recover_generation(p: DrivePass, pending: GenerationPending) -> None:
+    """A request whose process died: settle what is known under the reserved ids (§4.5)."""
+    aborted = isinstance(p.run().control, CancelRequested)
+    message = await synthesize(p, pending, aborted=aborted)
+    await open_turn(p, pending.context.step_id, recovery=True)
+    await report_synthetic(p, message, pending.response_entry_id, recovery=True)
+    await settle(p, message, recovery=True)
+
+
+async def synthesize(
+    p: DrivePass,
+    pending: GenerationPending,
+    *,
+    aborted: bool,
+    reason: str = transitions.INTERRUPTED,
+) -> AssistantMessage:
+    """The synthetic settlement of an unknown outcome, from the committed frames."""
+    partial = await read_frames(
+        p.core.session.storage, p.operation_id, pending.response_entry_id, p.context
+    )
+    configuration = pending.context.configuration
+    zero = empty_assistant(
+        provider=configuration.model.provider,
+        model=configuration.model.model_id,
+        api="unknown",
+        timestamp=p.now(),
+    )
+    return transitions.interrupted_response(
+        partial,
+        configuration=configuration,
+        timestamp=p.now(),
+        aborted=aborted,
+        zero=zero,
+        reason=reason,
+    )
+
+
+async def wait_for_retry(p: DrivePass, not_before: int) -> None:
+    """Sleep until `not_before` or until cancellation; the timer is an admitted effect (§4.5)."""
+    delay = max(0, not_before - p.now()) / 1_000
+    if delay > 0:
+        timer = p.gate.admit(lambda: asyncio.ensure_future(p.core.environment.clock.sleep(delay)))
+        stop = asyncio.ensure_future(p.gate.signal.wait())
+        try:
+            await asyncio.wait((timer, stop), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            timer.cancel()
+            stop.cancel()
+
+
+async def retry_now(p: DrivePass, wait: GenerationRetryWait) -> None:
+    """The wait is over: allow the next attempt."""
+
+    def decide(projection: LaneProjection) -> Step:
+        if transitions.generation_of(p.run()) != wait:
+            raise InvariantDefect("the retry wait changed while it was waited for")
+        return transitions.retry_elapsed(projection, wait)
+
+    await p.step(decide)

@@ -1,0 +1,499 @@
+"""Compaction and summarized navigation: decide, generate, publish, and recover a lost attempt (§3.9)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, assert_never
+
+import msgspec
+
+from harness.compaction.prepare import prepare_compaction
+from harness.compaction.summarize import SummaryReply, summarize_branch, summarize_compaction
+from harness.compaction.tokens import context_tokens, exceeds_threshold
+from harness.context import Context
+from harness.entries import BranchSummaryPayload, CompactionEntry, CompactionPayload, place
+from harness.errors import HarnessError, InvariantDefect, StorageCorrupt
+from harness.execution.assistant import consume_stream
+from harness.frames import AssistantMessageFrame, StartFrame
+from harness.messages import AssistantMessage, plain_text
+from harness.models.protocol import AssistantStream, Model, ModelContext, RequestOptions
+from harness.operation import values
+from harness.operation.classify import is_overflow, is_retryable
+from harness.operation.events import CompactionEnd, CompactionStart, HarnessEvent, NavigationStart
+from harness.operation.state import (
+    BranchPreparation,
+    CheckpointPhase,
+    CompactionPreparation,
+    CompactionState,
+    Deciding,
+    Generating,
+    MayFinish,
+    NavigationState,
+    OperationError,
+    RunState,
+    StructuralPreparation,
+    SummaryContext,
+    SummaryPending,
+    SummaryReady,
+    SummaryRequest,
+    SummaryRetryWait,
+)
+from harness.operation.step import LaneProjection, Step
+from harness.operation.transitions import checkpoint as checkpoints
+from harness.operation.transitions import structural as transitions
+from harness.runtime.hooks import BeforeCompaction, BeforeNavigation
+from harness.runtime.lane import Commit, Decision
+from harness.runtime.procedures.base import DrivePass
+from harness.runtime.procedures.navigation import publish_navigation
+from harness.runtime.procedures.requests import model_missing, patched_options, unavailable
+from harness.session.session import SessionMutator
+from harness.settings import normalize_retry
+from harness.storage.protocol import CommitResult
+from harness.usage import NewUsageRow
+
+
+class SummaryFailed(HarnessError):
+    """A nested request did not yield a usable summary."""
+
+    def __init__(self, message: AssistantMessage) -> None:
+        super().__init__(message.error_message or f"the summary ended with {message.stop_reason}")
+        self.retryable = is_retryable(message) and not is_overflow(message, 0)
+        self.retry_after_ms = message.retry_after_ms
+
+
+async def prepare_now(p: DrivePass) -> CompactionPreparation | None:
+    """A preparation of the lane's current context under the run's captured settings."""
+    settings = p.run().settings.compaction
+    entries = await p.lane.context_entries(p.context)
+    messages = await p.deterministic(
+        lambda: p.lane.context.messages(
+            p.core.session.storage, p.lane.projection.leaf_id, p.core.projectors, p.context
+        )
+    )
+    return prepare_compaction(entries, messages, settings)
+
+
+async def prepare_overflow(p: DrivePass) -> CompactionPreparation | None:
+    """The preparation for a request that did not fit; compaction may be switched off."""
+    return await prepare_now(p) if p.run().settings.compaction.enabled else None
+
+
+async def consider_threshold(p: DrivePass) -> bool:
+    """Start a threshold compaction when the context is too large; whether anything was committed."""
+    state = p.run()
+    phase = state.phase
+    if not isinstance(phase, CheckpointPhase) or not state.settings.compaction.enabled:
+        return False
+    if phase.threshold_checked_trigger_entry_id == phase.trigger_entry_id:
+        return False
+    if isinstance(phase.continuation, MayFinish) and not p.lane.projection.leaf_id:
+        return False
+    model = p.core.models.resolve(p.lane.projection.config.model)
+    if model is None:
+        return False
+    messages = await p.deterministic(
+        lambda: p.lane.context.messages(
+            p.core.session.storage, p.lane.projection.leaf_id, p.core.projectors, p.context
+        )
+    )
+    tokens = context_tokens(messages)
+    if not exceeds_threshold(
+        tokens, model.context_window, state.settings.compaction.reserve_tokens
+    ):
+        return False
+    preparation = await prepare_now(p)
+    if preparation is None:
+        await p.step(checkpoints.mark_threshold_checked)
+        return True
+    task_id = p.new_id()
+
+    def enter(projection: LaneProjection) -> Step:
+        return checkpoints.begin_threshold_compaction(projection, task_id, preparation)
+
+    await p.step(enter)
+    await announce(p)
+    return True
+
+
+async def announce(p: DrivePass, *, recovery: bool = False) -> None:
+    """Report the start of structural work once per process."""
+    operation = p.current()
+    structural = transitions.structural_of(operation.state)
+    if structural is None or p.lane.open_structural == structural.task_id:
+        return
+    p.lane.open_structural = structural.task_id
+    lane, run_id = p.lane.name, operation.id
+    if isinstance(operation.state, NavigationState):
+        start: HarnessEvent = NavigationStart(
+            lane=lane, run_id=run_id, target_id=operation.state.target_id, recovery=recovery
+        )
+    else:
+        start = CompactionStart(
+            lane=lane,
+            run_id=run_id,
+            reason=transitions.reason_of(operation.state),
+            recovery=recovery,
+        )
+    await p.emit(start)
+
+
+async def structural_step(p: DrivePass) -> None:
+    """Advance structural work by one phase."""
+    await announce(p, recovery=True)
+    structural = transitions.structural_of(p.current().state)
+    match structural:
+        case Deciding():
+            await _decide(p, structural)
+        case Generating(generation=SummaryReady() as ready):
+            await _attempt(p, ready)
+        case Generating(generation=SummaryPending() as pending):
+            raise InvariantDefect(f"attempt {pending.attempt} has no owner")
+        case Generating(generation=SummaryRetryWait()) | None:
+            raise InvariantDefect("structural work has nothing to do here")
+        case Generating():
+            raise InvariantDefect("unknown generation state")
+        case _:
+            assert_never(structural)
+
+
+async def read_preparation(p: DrivePass, task_id: str) -> StructuralPreparation:
+    """The stored input of the task; its absence is corruption."""
+    stored = await p.core.session.storage.get_value(
+        values.operation_preparation(p.operation_id, task_id), p.context
+    )
+    if stored is None:
+        raise p.core.fault(StorageCorrupt(f"preparation {task_id} is missing"), p.context)
+    return stored.value
+
+
+async def _decide(p: DrivePass, deciding: Deciding) -> None:
+    preparation = await read_preparation(p, deciding.task_id)
+    state = p.current().state
+    if isinstance(preparation, CompactionPreparation):
+        if await _decided_compaction(p, preparation):
+            return
+        kind, reason = "compaction", transitions.reason_of(state)
+    else:
+        if await _decided_navigation(p, preparation):
+            return
+        kind, reason = "branch_summary", None
+    result_id = p.new_id()
+    async with p.core.settings_line:
+        options = msgspec.structs.replace(p.core.stream_options, deferred=None)
+        policy = normalize_retry(p.core.retry)
+
+        def begin(projection: LaneProjection) -> Step:
+            return transitions.begin_summary(
+                projection,
+                SummaryContext(
+                    task_id=deciding.task_id,
+                    result_entry_id=result_id,
+                    kind="compaction" if kind == "compaction" else "branch_summary",
+                    configuration=projection.config,
+                    stream_options=options,
+                    retry_policy=policy,
+                    reason=reason,
+                ),
+            )
+
+        await p.step(begin)
+
+
+async def _decided_compaction(p: DrivePass, preparation: CompactionPreparation) -> bool:
+    if not p.core.hooks.has("before_compaction"):
+        return False
+    state = p.current().state
+    event = BeforeCompaction(
+        lane=p.lane.name,
+        run_id=p.operation_id,
+        reason=transitions.reason_of(state),
+        preparation=preparation,
+        custom_instructions=state.custom_instructions
+        if isinstance(state, CompactionState)
+        else None,
+    )
+    decision = await p.hook(lambda: p.core.hooks.before_compaction(event, p.context))
+    if decision.decline:
+
+        async def decline(
+            projection: LaneProjection, mutator: SessionMutator, context: Context
+        ) -> Decision[None]:
+            owned = await p.owned_addresses(mutator, context)
+            return Commit(transitions.decline_compaction(projection, owned), None)
+
+        await p.transition(decline)
+        p.lane.open_structural = None
+        return True
+    if decision.compaction is not None:
+        payload = msgspec.structs.replace(decision.compaction, from_hook=True)
+        await _publish_compaction(p, p.new_id(), payload, charge_hook=True)
+        return True
+    return False
+
+
+async def _decided_navigation(p: DrivePass, preparation: BranchPreparation) -> bool:
+    if not p.core.hooks.has("before_navigation"):
+        return False
+    state = p.current().state
+    if not isinstance(state, NavigationState) or state.target_id is None:
+        raise InvariantDefect("a summarized navigation has a target")
+    event = BeforeNavigation(
+        lane=p.lane.name,
+        run_id=p.operation_id,
+        target_id=state.target_id,
+        preparation=preparation,
+        custom_instructions=state.custom_instructions,
+    )
+    decision = await p.hook(lambda: p.core.hooks.before_navigation(event, p.context))
+    if decision.decline:
+        await end_standalone(p, "declined")
+        return True
+    if decision.summary is not None:
+        source = p.current().meta.source_leaf_id
+        payload = msgspec.structs.replace(decision.summary, from_hook=True, from_id=source)
+        await publish_navigation(p, (p.new_id(), payload), charge_hook=True)
+        return True
+    return False
+
+
+async def end_standalone(
+    p: DrivePass,
+    outcome: Literal["failed", "aborted", "declined"],
+    error: OperationError | None = None,
+    *,
+    cancelled_ok: bool = False,
+) -> None:
+    """End a standalone structural operation without publishing anything."""
+
+    async def plan(
+        projection: LaneProjection, mutator: SessionMutator, context: Context
+    ) -> Decision[None]:
+        owned = await p.owned_addresses(mutator, context)
+        return Commit(transitions.end_structural(projection, owned, outcome, error), None)
+
+    await p.transition(plan, cancelled_ok=cancelled_ok)
+    p.lane.open_structural = None
+
+
+async def _attempt(p: DrivePass, ready: SummaryReady) -> None:
+    context = ready.context
+    model = p.core.models.resolve(context.configuration.model)
+    if model is None:
+        code, message, details = model_missing(context.configuration)
+        await _fail(
+            p, OperationError(code=code, message=message, details=details), configuration=True
+        )
+        return
+    preparation = await read_preparation(p, context.task_id)
+
+    def begin(projection: LaneProjection) -> Step:
+        return transitions.begin_attempt(projection, ready)
+
+    await p.step(begin)
+    try:
+        payload = await _generate(p, preparation, model)
+    except SummaryFailed as failure:
+        await _attempt_failed(p, failure)
+        return
+    if isinstance(payload, CompactionPayload):
+        await _publish_compaction(p, context.result_entry_id, payload, charge_hook=False)
+    else:
+        await publish_navigation(p, (context.result_entry_id, payload), charge_hook=False)
+        p.lane.open_structural = None
+
+
+async def _generate(
+    p: DrivePass, preparation: StructuralPreparation, model: Model
+) -> CompactionPayload | BranchSummaryPayload:
+    state = p.current().state
+    index = 0
+
+    async def ask(model_context: ModelContext, limit: int) -> SummaryReply:
+        nonlocal index
+        index += 1
+        return await _nested_request(p, model, model_context, limit, index)
+
+    if isinstance(preparation, CompactionPreparation):
+        custom = state.custom_instructions if isinstance(state, CompactionState) else None
+        return await summarize_compaction(preparation, model, custom, ask)
+    custom = state.custom_instructions if isinstance(state, NavigationState) else None
+    return await summarize_branch(preparation, model, p.current().meta.source_leaf_id, custom, ask)
+
+
+async def _nested_request(
+    p: DrivePass, model: Model, model_context: ModelContext, limit: int, index: int
+) -> SummaryReply:
+    pending = _pending(p)
+    stream = await patched_options(
+        p, model, pending.context.stream_options, pending.context.kind, pending.attempt
+    )
+    stream = msgspec.structs.replace(stream, max_tokens=limit)
+    usage_id = p.new_id()
+
+    def intend(projection: LaneProjection) -> Step:
+        return transitions.intend_summary_request(
+            projection, _pending(p), SummaryRequest(index=index, usage_id=usage_id)
+        )
+
+    await p.step(intend)
+    options = RequestOptions(
+        stream=stream,
+        thinking_level="off",
+        signal=p.gate.signal,
+        telemetry=p.context.telemetry,
+        session_id=p.core.session.id,
+    )
+    if p.core.models.resolve(pending.context.configuration.model) is None:
+        raise SummaryFailed(unavailable(p, model))
+    started: AssistantStream = p.gate.admit(
+        lambda: p.core.models.stream(model, model_context, options)
+    )
+    message, _ = await consume_stream(started, model, p.core.environment.clock, _Silent())
+
+    def settle(projection: LaneProjection) -> Step:
+        return transitions.settle_summary_request(
+            projection, _pending(p), NewUsageRow(id=usage_id, usage=message.usage)
+        )
+
+    await p.step(settle, cancelled_ok=True)
+    text = plain_text(message.content).strip()
+    if message.stop_reason not in ("stop", "length") or not text:
+        raise SummaryFailed(message)
+    return SummaryReply(text=text, usage=message.usage)
+
+
+class _Silent:
+    """Summaries are internal: their streams are neither reported nor stored."""
+
+    async def start(self, message: AssistantMessage, frame: StartFrame | None) -> None:
+        return None
+
+    async def update(self, message: AssistantMessage, frame: AssistantMessageFrame) -> None:
+        return None
+
+    async def end(self, message: AssistantMessage) -> None:
+        return None
+
+
+def _pending(p: DrivePass) -> SummaryPending:
+    structural = transitions.structural_of(p.current().state)
+    if not isinstance(structural, Generating) or not isinstance(
+        structural.generation, SummaryPending
+    ):
+        raise InvariantDefect("no summary attempt is under way")
+    return structural.generation
+
+
+async def _attempt_failed(p: DrivePass, failure: SummaryFailed) -> None:
+    pending = _pending(p)
+    if failure.retryable and pending.attempt < pending.context.retry_policy.max_attempts:
+
+        def retry(projection: LaneProjection) -> Step:
+            return transitions.retry_summary(
+                projection,
+                _pending(p),
+                now=p.now(),
+                error_message=str(failure),
+                retry_after_ms=failure.retry_after_ms,
+            )
+
+        await p.step(retry)
+        return
+    await _fail(p, OperationError(code="summary_failed", message=str(failure)))
+
+
+async def _fail(p: DrivePass, error: OperationError, *, configuration: bool = False) -> None:
+    async def plan(
+        projection: LaneProjection, mutator: SessionMutator, context: Context
+    ) -> Decision[None]:
+        owned = await p.owned_addresses(mutator, context)
+        return Commit(
+            transitions.fail_structural(projection, owned, error, configuration=configuration), None
+        )
+
+    await p.transition(plan)
+    p.lane.open_structural = None
+
+
+async def recover_summary(p: DrivePass, pending: SummaryPending) -> None:
+    """An attempt whose process died is wholly uncertain: try again under the policy or fail (§4.5)."""
+    await announce(p, recovery=True)
+    if pending.attempt < pending.context.retry_policy.max_attempts:
+
+        def retry(projection: LaneProjection) -> Step:
+            return transitions.retry_summary(
+                projection,
+                pending,
+                now=p.now(),
+                error_message="the attempt was interrupted when its process stopped",
+                recovery=True,
+            )
+
+        await p.step(retry)
+        return
+    await _fail(
+        p,
+        OperationError(
+            code="summary_interrupted",
+            message="the last attempt was interrupted when its process stopped",
+        ),
+    )
+
+
+async def summary_retry_now(p: DrivePass, wait: SummaryRetryWait) -> None:
+    """The wait is over: allow the next attempt."""
+
+    def decide(projection: LaneProjection) -> Step:
+        return transitions.summary_retry_elapsed(projection, wait)
+
+    await p.step(decide)
+
+
+async def _publish_compaction(
+    p: DrivePass, entry_id: str, payload: CompactionPayload, *, charge_hook: bool
+) -> None:
+    operation = p.current()
+    reason = transitions.reason_of(operation.state)
+    charge = payload.usage if charge_hook else None
+    usage_id = p.new_id()
+
+    async def plan(
+        projection: LaneProjection, mutator: SessionMutator, context: Context
+    ) -> Decision[None]:
+        standalone = not isinstance(p.current().state, RunState)
+        owned = await p.owned_addresses(mutator, context) if standalone else []
+        step, index = transitions.publish_compaction(
+            projection,
+            entry_id,
+            payload,
+            hook_usage=None
+            if charge is None
+            else NewUsageRow(id=usage_id, usage=charge, entry_id=entry_id),
+            owned=owned,
+        )
+        parent = projection.leaf_id
+
+        def end(result: CommitResult) -> Sequence[HarnessEvent]:
+            entry = place(
+                payload,
+                id=entry_id,
+                parent_id=parent,
+                seq=result.seqs[index],
+                timestamp=result.timestamp,
+            )
+            assert isinstance(entry, CompactionEntry)
+            return (
+                CompactionEnd(
+                    lane=projection.lane,
+                    run_id=operation.id,
+                    reason=reason,
+                    outcome="completed",
+                    entry=entry,
+                    from_hook=payload.from_hook,
+                ),
+            )
+
+        return Commit(step, None, end)
+
+    await p.transition(plan)
+    p.lane.open_structural = None

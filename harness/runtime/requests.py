@@ -1,0 +1,112 @@
+"""What a caller may ask of a lane: prompt, skill, template, compaction, navigation (§5.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import msgspec
+
+from harness.errors import InvalidMessage
+from harness.messages import (
+    AgentMessage,
+    AssistantMessage,
+    CustomMessage,
+    ImageContent,
+    InputContent,
+    TextContent,
+    ToolResultMessage,
+    UserMessage,
+)
+
+
+class PromptRequest(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="prompt"):
+    """Run with this text (and images), or with these complete messages."""
+
+    prompt: str | AgentMessage | tuple[AgentMessage, ...]
+    images: tuple[ImageContent, ...] = ()
+    operation_id: str | None = None
+
+
+class SkillRequest(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="skill"):
+    """Run a skill by name."""
+
+    name: str
+    additional_instructions: str | None = None
+    operation_id: str | None = None
+
+
+class TemplateRequest(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="prompt_template"
+):
+    """Run a prompt template by name."""
+
+    name: str
+    args: tuple[str, ...] = ()
+    operation_id: str | None = None
+
+
+class CompactionRequest(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="compaction"
+):
+    """Compact the lane's context now."""
+
+    custom_instructions: str | None = None
+    operation_id: str | None = None
+
+
+class NavigationRequest(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="navigation"
+):
+    """Move the lane to an entry (None: the root), with a summary of what is left if asked."""
+
+    target_id: str | None
+    summarize: bool = False
+    label: str | None = None
+    custom_instructions: str | None = None
+    operation_id: str | None = None
+
+
+OperationRequest: TypeAlias = (
+    PromptRequest | SkillRequest | TemplateRequest | CompactionRequest | NavigationRequest
+)
+
+
+def normalize_input(
+    message: str | AgentMessage | Sequence[AgentMessage],
+    images: Sequence[ImageContent],
+    *,
+    lane: str,
+    now: int,
+) -> tuple[AgentMessage, ...] | InvalidMessage:
+    """The messages that a caller's input means; empty text without images means none."""
+    if isinstance(message, str):
+        if not message and not images:
+            return ()
+        content: str | tuple[InputContent, ...] = message
+        if images:
+            text: tuple[InputContent, ...] = (TextContent(text=message),) if message else ()
+            content = (*text, *images)
+        return (UserMessage(content=content, timestamp=now),)
+    if images:
+        return _invalid(lane, "images go with text, or inside a complete message")
+    messages = tuple(message) if isinstance(message, Sequence) else (message,)
+    for item in messages:
+        problem = _problem(item)
+        if problem is not None:
+            return _invalid(lane, problem)
+    return messages
+
+
+def _problem(message: AgentMessage) -> str | None:
+    if isinstance(message, AssistantMessage) and message.stop_reason == "pending":
+        return "an assistant message must be settled"
+    if isinstance(message, ToolResultMessage) and not message.tool_call_id:
+        return "a tool result needs the id of its call"
+    if isinstance(message, UserMessage | CustomMessage) and not message.content:
+        return "the message is empty"
+    return None
+
+
+def _invalid(lane: str, reason: str) -> InvalidMessage:
+    return InvalidMessage(message=f"invalid message: {reason}", lane=lane, reason=reason)

@@ -1,0 +1,131 @@
+"""Projects a branch into the messages a model receives, and keeps that projection growing (§2.5)."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TypeAlias, assert_never
+
+from harness.context import Context
+from harness.entries import (
+    BranchSummaryEntry,
+    CompactionEntry,
+    CustomEntry,
+    Entry,
+    MessageEntry,
+)
+from harness.messages import (
+    AgentMessage,
+    AssistantMessage,
+    BranchSummaryMessage,
+    CompactionSummaryMessage,
+)
+from harness.storage.protocol import BranchScan, Storage
+
+EntryProjector: TypeAlias = Callable[
+    [CustomEntry, Context],
+    "Sequence[AgentMessage] | None | Awaitable[Sequence[AgentMessage] | None]",
+]
+DROPPED = frozenset({"error", "aborted", "deferred", "pending"})
+
+
+def in_context(message: AgentMessage) -> bool:
+    """Whether a message is part of what a model is asked: failed responses are not."""
+    return not (isinstance(message, AssistantMessage) and message.stop_reason in DROPPED)
+
+
+async def project_entry(
+    entry: Entry, projectors: Mapping[str, EntryProjector], context: Context
+) -> tuple[AgentMessage, ...]:
+    """The messages that one entry contributes after it; a compaction contributes summary and tail."""
+    match entry:
+        case MessageEntry(message=message):
+            return (message,) if in_context(message) else ()
+        case CompactionEntry():
+            summary = CompactionSummaryMessage(
+                summary=entry.summary,
+                tokens_before=entry.tokens_before,
+                timestamp=entry.timestamp,
+            )
+            return (summary, *(m for m in entry.retained_tail if in_context(m)))
+        case BranchSummaryEntry():
+            return (
+                BranchSummaryMessage(
+                    summary=entry.summary, from_id=entry.from_id, timestamp=entry.timestamp
+                ),
+            )
+        case CustomEntry():
+            projector = projectors.get(entry.custom_type)
+            if projector is None:
+                return ()
+            projected = projector(entry, context)
+            if inspect.isawaitable(projected):
+                projected = await projected
+            return tuple(projected) if projected else ()
+        case _:
+            assert_never(entry)
+
+
+async def load_context_entries(storage: Storage, leaf: str | None, context: Context) -> list[Entry]:
+    """The entries from the newest compaction to the leaf, oldest first."""
+    if leaf is None:
+        return []
+    found = await storage.scan_branch(
+        BranchScan(start=leaf, order="newestFirst", stop_at_type="compaction"), context
+    )
+    found.reverse()
+    return found
+
+
+class LiveContext:
+    """The projected context of a lane that this process owns: it appends, it does not rescan."""
+
+    __slots__ = ("_entries", "_leaf", "_messages", "_projected")
+
+    def __init__(self) -> None:
+        self._leaf: str | None = None
+        self._entries: list[Entry] | None = None
+        self._messages: list[AgentMessage] = []
+        self._projected = 0
+
+    def appended(self, entry: Entry) -> None:
+        """Follow an entry that was just committed to the lane."""
+        if self._entries is None:
+            return
+        if entry.parent_id != self._leaf:
+            self._entries = None
+            return
+        if isinstance(entry, CompactionEntry):
+            self._entries = []
+            self._messages = []
+            self._projected = 0
+        self._entries.append(entry)
+        self._leaf = entry.id
+
+    def forget(self) -> None:
+        """Drop the projection; the next use loads it again (after a navigation or a new projector)."""
+        self._entries = None
+
+    async def entries(self, storage: Storage, leaf: str | None, context: Context) -> list[Entry]:
+        """The entries of the context at `leaf`, oldest first. Callers must not change the list."""
+        if self._entries is None or self._leaf != leaf:
+            self._entries = await load_context_entries(storage, leaf, context)
+            self._leaf = leaf
+            self._messages = []
+            self._projected = 0
+        return self._entries
+
+    async def messages(
+        self,
+        storage: Storage,
+        leaf: str | None,
+        projectors: Mapping[str, EntryProjector],
+        context: Context,
+    ) -> tuple[AgentMessage, ...]:
+        """The messages a request at `leaf` is built from."""
+        entries = await self.entries(storage, leaf, context)
+        messages = self._messages
+        for entry in entries[self._projected :]:
+            messages.extend(await project_entry(entry, projectors, context))
+        self._projected = len(entries)
+        return tuple(messages)
