@@ -14,6 +14,7 @@ from harness.errors import (
     InvalidNavigation,
     LaneBusy,
     NothingToCompact,
+    OperationKind,
     UnknownSkill,
     UnknownTarget,
     UnknownTemplate,
@@ -21,7 +22,14 @@ from harness.errors import (
 from harness.ids import parse_uuid7
 from harness.messages import AgentMessage
 from harness.operation.results import OperationAdmission
-from harness.operation.state import NavigationIntent, StructuralPreparation
+from harness.operation.state import (
+    CompactionLastResult,
+    LaneLastResult,
+    NavigationIntent,
+    NavigationLastResult,
+    RunLastResult,
+    StructuralPreparation,
+)
 from harness.operation.step import LaneProjection, Step
 from harness.operation.transitions.acceptance import (
     accept_compaction,
@@ -104,6 +112,34 @@ def _now(lane: Lane) -> int:
     return lane.core.environment.clock.now_ms()
 
 
+def _occupied(lane: Lane, projection: LaneProjection) -> LaneBusy | None:
+    """The rejection while an operation is open, or while one that was ended from outside leaves."""
+    rejected = busy(projection)
+    drive = lane.drive
+    if rejected is None and drive is not None and drive.finalizing:
+        return LaneBusy(
+            message=f"the work of an ended operation still leaves lane {lane.name}",
+            lane=lane.name,
+            operation_id=drive.operation_id,
+            operation_kind="run"
+            if projection.last_result is None
+            else _kind_of(projection.last_result),
+        )
+    return rejected
+
+
+def _kind_of(result: LaneLastResult) -> OperationKind:
+    match result:
+        case RunLastResult():
+            return "run"
+        case CompactionLastResult():
+            return "compaction"
+        case NavigationLastResult():
+            return "navigation"
+        case _:
+            assert_never(result)
+
+
 async def _accept_text(lane: Lane, operation_id: str, text: str, context: Context) -> Admission:
     prompts = normalize_input(text, (), lane=lane.name, now=_now(lane))
     if isinstance(prompts, InvalidMessage):
@@ -120,9 +156,10 @@ async def _accept_run(
     async def plan(
         projection: LaneProjection, mutator: SessionMutator, inner: Context
     ) -> Decision[Admission]:
-        captured = ()
-        if projection.operation is None:
-            captured = await read_queue(mutator, projection.state.pending_next_run, inner)
+        rejected = _occupied(lane, projection)
+        if rejected is not None:
+            return Decline(Err(rejected))
+        captured = await read_queue(mutator, projection.state.pending_next_run, inner)
         started_at = _now(lane)
         step = accept_run(
             projection,
@@ -183,7 +220,7 @@ async def _try_compaction(
     def plan(
         projection: LaneProjection, mutator: SessionMutator, inner: Context
     ) -> Decision[Admission | None]:
-        rejected = busy(projection)
+        rejected = _occupied(lane, projection)
         if rejected is not None:
             return Decline(Err(rejected))
         if projection.leaf_id != leaf or lane.core.compaction != settings:
@@ -236,7 +273,7 @@ async def _try_navigation(
     async def plan(
         projection: LaneProjection, mutator: SessionMutator, inner: Context
     ) -> Decision[Admission | None]:
-        rejected = busy(projection)
+        rejected = _occupied(lane, projection)
         if rejected is not None:
             return Decline(Err(rejected))
         problem = await _navigation_problem(lane, projection, request, mutator, inner)

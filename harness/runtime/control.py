@@ -57,8 +57,8 @@ async def drive(lane: Lane, options: DriveOptions, context: Context) -> DriveRes
         projection: LaneProjection, mutator: SessionMutator, inner: Context
     ) -> Decision[Drive | OperationMismatch | None]:
         installed = lane.drive
-        # A finalized pass keeps the lane until its end was reported; its id may still be joined.
-        if installed is not None and installed.operation_id == options.operation_id:
+        # A pass keeps the lane until its end was reported; its id may still be joined.
+        if installed is not None:
             return Decline(installed)
         operation = projection.operation
         if operation is None or operation.id != options.operation_id:
@@ -74,12 +74,18 @@ async def drive(lane: Lane, options: DriveOptions, context: Context) -> DriveRes
 
     if lane.core.closed:
         return Err(CLOSED)
-    found = await lane.command(plan, context)
-    if isinstance(found, OperationMismatch):
-        return Err(found)
-    if found is None:
-        return Ok(await _latest(lane, options.operation_id, context))
-    return Ok(await until_cancelled(found.completion, context))
+    while True:
+        found = await lane.command(plan, context)
+        if isinstance(found, OperationMismatch):
+            return Err(found)
+        if found is None:
+            return Ok(await _latest(lane, options.operation_id, context))
+        if found.operation_id == options.operation_id:
+            return Ok(await until_cancelled(found.completion, context))
+        if lane.projection.operation is None or found.operation_id == lane.projection.operation.id:
+            return Err(mismatch(lane.projection, options.operation_id))
+        # The pass of an ended operation is about to leave the lane to its successor.
+        await until_cancelled(found.left, context)
 
 
 async def _latest(lane: Lane, operation_id: str, context: Context) -> DriveSettled:

@@ -37,7 +37,8 @@ class Drive:
         self.context = context.with_abort_signal(None)
         self.completion: asyncio.Future[DriveOutcome] = asyncio.get_running_loop().create_future()
         observe(self.completion)
-        self.finalized: DriveOutcome | None = None
+        self.left: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.finalizing = False
         self.pass_ended = False
         self.task: asyncio.Task[Any] | None = None
         self._gate = GateControl()

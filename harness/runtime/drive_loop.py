@@ -58,23 +58,29 @@ async def _run_pass(core: Core, lane: Lane, drive: Drive) -> None:
     p = DrivePass(core, lane, drive)
     try:
         outcome = await _execute(p)
+        if not drive.finalizing:
+            lane.remove_drive(drive)
+            drive.settle(outcome)
     except asyncio.CancelledError:
         # Whoever cancelled the task has failed the drive already; a bare loop shutdown has not.
-        drive.fail(HarnessClosed("the pass was cancelled"))
+        _fail(drive, HarnessClosed("the pass was cancelled"))
         raise
     except (HarnessFault, HarnessClosed) as error:
-        drive.fail(error)
+        _fail(drive, error)
     except (InvariantDefect, StorageError) as error:
-        drive.fail(core.fault(error, p.context))
+        _fail(drive, core.fault(error, p.context))
     except Exception as error:  # noqa: BLE001 -- a pass that fails (a hook, for one) rejects without a fault
-        drive.fail(error)
-    else:
-        if drive.finalized is None:
-            drive.settle(outcome)
+        _fail(drive, error)
     finally:
         drive.pass_ended = True
-        if drive.finalized is None or drive.completion.done():
+        # An external finalizer settles the drive itself, after its end event was delivered (§4.9).
+        if not drive.finalizing or drive.completion.done():
             lane.remove_drive(drive)
+
+
+def _fail(drive: Drive, error: BaseException) -> None:
+    if not drive.finalizing:
+        drive.fail(error)
 
 
 async def _execute(p: DrivePass) -> DriveOutcome:

@@ -38,11 +38,16 @@ T_co = TypeVar("T_co", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Commit(Generic[T_co]):
-    """Commit this step. `events` adds what only the commit result can tell; `value` is returned."""
+    """Commit this step; `value` is returned.
+
+    `events` adds what only the commit result can tell; `committed` runs in the continuation of the
+    commit, before events are bound.
+    """
 
     step: Step
     value: T_co
     events: Callable[[CommitResult], Sequence[HarnessEvent]] | None = None
+    committed: Callable[[], None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +168,8 @@ class Lane:
         self.core.session.totals = totals
         if commit.events is not None:
             events = (*events, *commit.events(result))
+        if commit.committed is not None:
+            commit.committed()
         if was_open and step.projection.operation is None:
             self.live.clear()
             self.staged.clear()
@@ -218,6 +225,8 @@ class Lane:
         if self.drive is drive:
             self.drive = None
             self.live.clear()
+        if not drive.left.done():
+            drive.left.set_result(None)
 
     def abandon(self, drive: Drive, error: BaseException) -> None:
         """End a pass at once; what it still does can no longer write."""

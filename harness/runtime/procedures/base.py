@@ -21,7 +21,7 @@ from harness.operation.transitions.queues import QueueContents
 from harness.runtime.core import Core
 from harness.runtime.drive import Drive
 from harness.runtime.gate import AbortRequested, Gate, OperationEnded
-from harness.runtime.lane import Commit, Decision, Decline, Lane, Plan
+from harness.runtime.lane import Commit, Decision, Lane, Plan
 from harness.session.session import SessionMutator
 from harness.storage.address import AnyValue
 
@@ -145,17 +145,7 @@ class DrivePass:
 
     async def owned_addresses(self, mutator: SessionMutator, context: Context) -> list[AnyValue]:
         """Everything under the operation's cleanup prefixes (§3.13)."""
-        found: list[AnyValue] = []
-        for prefix in (
-            values.operation_tool_args_prefix(self.operation_id),
-            values.operation_tool_memo_prefix(self.operation_id),
-            values.operation_preparation_prefix(self.operation_id),
-            values.pending_tool_output_prefix(self.operation_id),
-        ):
-            # Any: the prefixes carry different value types; only addresses are used here.
-            erased = cast("AnyValue", prefix)
-            found += [stored.address for stored in await mutator.scan_values(erased, context)]
-        return found
+        return await owned_addresses(self.operation_id, mutator, context)
 
     def ended(self) -> bool:
         """Whether the operation is no longer the lane's current one."""
@@ -163,9 +153,21 @@ class DrivePass:
         return operation is None or operation.id != self.operation_id
 
 
-def decline() -> Decline[None]:
-    """Commit nothing."""
-    return Decline(None)
+async def owned_addresses(
+    operation_id: str, mutator: SessionMutator, context: Context
+) -> list[AnyValue]:
+    """Everything under an operation's cleanup prefixes (§3.13)."""
+    found: list[AnyValue] = []
+    for prefix in (
+        values.operation_tool_args_prefix(operation_id),
+        values.operation_tool_memo_prefix(operation_id),
+        values.operation_preparation_prefix(operation_id),
+        values.pending_tool_output_prefix(operation_id),
+    ):
+        # Any: the prefixes carry different value types; only addresses are used here.
+        erased = cast("AnyValue", prefix)
+        found += [stored.address for stored in await mutator.scan_values(erased, context)]
+    return found
 
 
 def assistant_of(entry: Entry | None, entry_id: str) -> AssistantMessage:
