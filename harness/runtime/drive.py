@@ -12,6 +12,7 @@ from harness.errors import DriveAbandoned
 from harness.operation.results import DriveOutcome
 from harness.runtime.gate import Gate, GateControl
 from harness.session.line import observe
+from harness.telemetry import Span
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,7 @@ class Drive:
         self.left: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.finalizing = False
         self.pass_ended = False
+        self.turn_span: tuple[str, Span] | None = None
         self.task: asyncio.Task[Any] | None = None
         self._gate = GateControl()
         self._unsubscribe: Callable[[], None] | None = None

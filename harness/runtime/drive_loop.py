@@ -6,7 +6,13 @@ import asyncio
 from contextlib import suppress
 from typing import assert_never
 
-from harness.errors import HarnessClosed, HarnessFault, InvariantDefect, StorageError
+from harness.errors import (
+    HarnessClosed,
+    HarnessFault,
+    InvariantDefect,
+    OperationKind,
+    StorageError,
+)
 from harness.operation.results import (
     DriveOutcome,
     DriveSettled,
@@ -18,6 +24,7 @@ from harness.operation.state import (
     CheckpointPhase,
     CompactionPhase,
     CompactionState,
+    DeferredPending,
     DeferredPhase,
     FailureDrainPhase,
     Generating,
@@ -33,6 +40,7 @@ from harness.operation.state import (
     SummaryRetryWait,
     ToolsPhase,
 )
+from harness.operation.transitions.deferred import poll_turn_id
 from harness.operation.transitions.structural import structural_of
 from harness.operation.transitions.tools import batch_of
 from harness.runtime.core import Core
@@ -45,6 +53,14 @@ from harness.runtime.procedures import assistant, deferred, run, structural, too
 from harness.runtime.procedures.base import DrivePass
 from harness.runtime.procedures.cancellation import reconcile
 from harness.runtime.procedures.navigation import publish_navigation
+from harness.runtime.procedures.turns import end_turn_span, turn_span
+from harness.telemetry import SpanName
+
+_OPERATION_SPANS: dict[OperationKind, SpanName] = {
+    "run": "pi.harness.run",
+    "compaction": "pi.harness.compaction",
+    "navigation": "pi.harness.navigation",
+}
 
 
 def start_pass(core: Core, lane: Lane, drive: Drive) -> None:
@@ -57,7 +73,8 @@ def start_pass(core: Core, lane: Lane, drive: Drive) -> None:
 async def _run_pass(core: Core, lane: Lane, drive: Drive) -> None:
     p = DrivePass(core, lane, drive)
     try:
-        outcome = await _execute(p)
+        with p.span(_OPERATION_SPANS[p.current().kind], {}) as inner:
+            outcome = await _execute(inner)
         if not drive.finalizing:
             lane.remove_drive(drive)
             drive.settle(outcome)
@@ -72,6 +89,7 @@ async def _run_pass(core: Core, lane: Lane, drive: Drive) -> None:
     except Exception as error:  # noqa: BLE001 -- a pass that fails (a hook, for one) rejects without a fault
         _fail(drive, error)
     finally:
+        end_turn_span(drive)
         drive.pass_ended = True
         # An external finalizer settles the drive itself, after its end event was delivered (§4.9).
         if not drive.finalizing or drive.completion.done():
@@ -118,7 +136,7 @@ async def _advance(p: DrivePass) -> DriveOutcome:
         return await _settled(p)
     if p.core.hooks.has("before_drive"):
         event = BeforeDrive(lane=p.lane.name, run_id=p.operation_id, operation=p.current().kind)
-        await p.hook(lambda: p.core.hooks.before_drive(event, p.context))
+        await p.hook("before_drive", lambda context: p.core.hooks.before_drive(event, context))
     first = True
     while True:
         if p.ended():
@@ -196,8 +214,10 @@ async def _dispatch_run(p: DrivePass, state: RunState, *, orphaned: bool) -> Non
         case StartingPhase():
             await run.start(p)
         case CheckpointPhase():
-            await run.checkpoint(p)
+            with p.span("pi.harness.checkpoint", {}) as inner:
+                await run.checkpoint(inner)
         case AssistantPhase(generation=generation):
+            p = turn_span(p, generation.context.step_id)
             match generation:
                 case GenerationReady():
                     await assistant.generate(p)
@@ -213,11 +233,12 @@ async def _dispatch_run(p: DrivePass, state: RunState, *, orphaned: bool) -> Non
             pending = tools.has_pending(batch_of(state))
             if pending:
                 _require_orphan(orphaned)
-            await tools.run_batch(p, restored=orphaned)
+            await tools.run_batch(turn_span(p, phase.batch.turn_id), restored=orphaned)
         case CompactionPhase():
             await _dispatch_structural(p, orphaned=orphaned)
-        case DeferredPhase():
-            await deferred.poll(p)
+        case DeferredPhase(deferred=current):
+            number = current.poll + (0 if isinstance(current, DeferredPending) else 1)
+            await deferred.poll(turn_span(p, poll_turn_id(current.step_id, number)))
         case FailureDrainPhase():
             await run.failure_drain(p)
         case _:

@@ -14,6 +14,7 @@ import msgspec
 from harness.context import Context
 from harness.operation.events import HandlerError, HarnessEvent, event_type
 from harness.session.line import observe
+from harness.telemetry import NOOP_TELEMETRY
 
 EventListener: TypeAlias = Callable[[Any, Context], Awaitable[None] | None]
 Wanted: TypeAlias = Callable[[HarnessEvent], bool]
@@ -123,6 +124,9 @@ class EventBus:
         self, subscription: Subscription, event: HarnessEvent, context: Context
     ) -> None:
         try:
+            if context.telemetry is not NOOP_TELEMETRY:
+                await self._traced(subscription, event, context)
+                return
             outcome = subscription.listener(isolated(event), context)
             if inspect.isawaitable(outcome):
                 await outcome
@@ -139,6 +143,21 @@ class EventBus:
             delivery = self.emit_batch((report,), context)
             if delivery is not None:
                 observe(delivery)
+
+    async def _traced(
+        self, subscription: Subscription, event: HarnessEvent, context: Context
+    ) -> None:
+        span = context.telemetry.start(
+            "pi.harness.event_handler", {"pi.harness.event": event_type(event)}
+        )
+        try:
+            outcome = subscription.listener(isolated(event), context)
+            if inspect.isawaitable(outcome):
+                await outcome
+        except BaseException as error:
+            span.end(error=type(error).__name__)
+            raise
+        span.end()
 
 
 def isolated(value: Any) -> Any:

@@ -43,7 +43,7 @@ from harness.runtime.procedures.streaming import (
     read_frames,
     report_synthetic,
 )
-from harness.runtime.procedures.structural import prepare_overflow
+from harness.runtime.procedures.threshold import prepare_overflow
 from harness.runtime.procedures.turns import close_turn, open_turn
 from harness.session.session import SessionMutator
 
@@ -53,6 +53,15 @@ async def generate(p: DrivePass) -> None:
     ready = transitions.generation_of(p.run())
     if not isinstance(ready, GenerationReady):
         raise InvariantDefect("generation starts from ready")
+    attributes = {
+        "pi.harness.step_id": ready.context.step_id,
+        "pi.harness.attempt": ready.next_attempt,
+    }
+    with p.span("pi.harness.step", attributes) as inner:
+        await _attempt(inner, ready)
+
+
+async def _attempt(p: DrivePass, ready: GenerationReady) -> None:
     configuration = ready.context.configuration
     model = p.core.models.resolve(configuration.model)
     if model is None:

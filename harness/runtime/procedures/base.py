@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager
 from typing import TypeVar, cast
 
 from harness.context import Context
@@ -21,9 +23,11 @@ from harness.operation.transitions.queues import QueueContents
 from harness.runtime.core import Core
 from harness.runtime.drive import Drive
 from harness.runtime.gate import AbortRequested, Gate, OperationEnded
+from harness.runtime.hooks import HookName
 from harness.runtime.lane import Commit, Decision, Lane, Plan
 from harness.session.session import SessionMutator
 from harness.storage.address import AnyValue
+from harness.telemetry import NOOP_TELEMETRY, Attributes, SpanName
 
 T = TypeVar("T")
 
@@ -112,9 +116,37 @@ class DrivePass:
 
         return inner
 
-    async def hook(self, pipeline: Callable[[], Awaitable[T]]) -> T:
-        """Run one complete hook pipeline as one admitted effect (§5.6)."""
-        return await self.gate.admit(pipeline)
+    async def hook(self, name: HookName, pipeline: Callable[[Context], Awaitable[T]]) -> T:
+        """Run one complete hook pipeline as one admitted effect, below a span of its own (§5.6)."""
+        if self.context.telemetry is NOOP_TELEMETRY:
+            return await self.gate.admit(lambda: pipeline(self.context))
+        with self.span("pi.harness.hook", {"pi.harness.hook": name}) as inner:
+            return await self.gate.admit(lambda: pipeline(inner.context))
+
+    @contextmanager
+    def span(self, name: SpanName, attributes: Attributes) -> Generator[DrivePass]:
+        """A view of this pass whose context is a child span; the span ends with the block (§5.8)."""
+        if self.context.telemetry is NOOP_TELEMETRY:
+            yield self
+            return
+        span = self.context.telemetry.start(name, {**self.identity, **attributes})
+        inner = copy.copy(self)
+        inner.context = self.context.with_telemetry(span.context)
+        try:
+            yield inner
+        except BaseException as error:
+            span.end(error=type(error).__name__)
+            raise
+        span.end()
+
+    @property
+    def identity(self) -> Attributes:
+        """The attributes that every span of this pass carries."""
+        return {
+            "pi.session.id": self.core.session.id,
+            "pi.harness.lane": self.lane.name,
+            "pi.harness.operation_id": self.operation_id,
+        }
 
     async def emit(self, *events: HarnessEvent) -> None:
         """Report process-local lifecycle."""

@@ -19,8 +19,10 @@ from harness.runtime.lane import Auxiliary, Decision, Decline, Plan
 from harness.runtime.procedures.base import DrivePass
 from harness.session.line import observe
 from harness.session.session import SessionMutator
+from harness.settings import ReplayPolicy
 from harness.storage.address import Value
 from harness.storage.writes import delete_value, set_value
+from harness.telemetry import NOOP_TELEMETRY, Attributes, Span
 
 T = TypeVar("T")
 
@@ -191,3 +193,32 @@ class UpdateChannel:
             await asyncio.shield(self._delivery)
         if self._write is not None:
             await asyncio.shield(self._write)
+
+
+class ToolSpan:
+    """The span of one real execution: begun at its admission, ended once (§5.8)."""
+
+    def __init__(
+        self, p: DrivePass, tool_name: str, invocation_id: str, replay: ReplayPolicy
+    ) -> None:
+        self._p = p
+        self._attributes: Attributes = {
+            **p.identity,
+            "pi.harness.tool": tool_name,
+            "pi.harness.invocation_id": invocation_id,
+            "pi.harness.replay": replay,
+        }
+        self._span: Span | None = None
+
+    def start(self, context: Context) -> Context:
+        """Begin the span; the tool's own spans hang below the returned context."""
+        if context.telemetry is NOOP_TELEMETRY:
+            return context
+        self._span = context.telemetry.start("pi.harness.tool", self._attributes)
+        return context.with_telemetry(self._span.context)
+
+    def end(self, *, is_error: bool) -> None:
+        """End the span if it began and has not ended."""
+        if self._span is not None:
+            self._span.end({"pi.harness.is_error": is_error})
+            self._span = None

@@ -33,8 +33,10 @@ from harness.runtime.hooks import (
     TransformContext,
 )
 from harness.runtime.procedures.base import DrivePass
+from harness.runtime.procedures.provider_span import admit_stream
 from harness.runtime.procedures.streaming import FrameWriter, ResponseObserver, report_synthetic
 from harness.settings import LaneConfiguration, StreamOptions
+from harness.telemetry import TelemetryContext
 from harness.tools.protocol import AgentTool
 
 
@@ -82,7 +84,9 @@ async def patched_options(
         attempt=attempt,
         stream_options=base,
     )
-    patched = await p.hook(lambda: p.core.hooks.before_request(event, p.context))
+    patched = await p.hook(
+        "before_request", lambda context: p.core.hooks.before_request(event, context)
+    )
     return patched if step == "assistant" else msgspec.structs.replace(patched, deferred=None)
 
 
@@ -103,14 +107,22 @@ async def request_response(p: DrivePass, plan: RequestPlan) -> AssistantMessage 
             message=message,
         )
         try:
-            return await p.hook(lambda: p.core.hooks.after_response(event, p.context))
+            return await p.hook(
+                "after_response", lambda context: p.core.hooks.after_response(event, context)
+            )
         except AbortRequested as abort:
             await abort.cancellation
             return message
 
     def request(model_context: ModelContext) -> AssistantStream:
-        options = request_options(p, plan, capture)
-        return p.gate.admit(lambda: plan.start(model_context, options))
+        return admit_stream(
+            p,
+            plan.model,
+            plan.step,
+            lambda telemetry: plan.start(
+                model_context, request_options(p, plan, capture, telemetry)
+            ),
+        )
 
     try:
         messages = await context_messages(p)
@@ -154,20 +166,24 @@ async def _vanished(p: DrivePass, plan: RequestPlan) -> AssistantMessage:
     return message
 
 
-def request_options(p: DrivePass, plan: RequestPlan, capture: ResponseCapture) -> RequestOptions:
+def request_options(
+    p: DrivePass, plan: RequestPlan, capture: ResponseCapture, telemetry: TelemetryContext
+) -> RequestOptions:
     """What the provider adapter gets: the admitted signal and the harness-owned callbacks."""
 
     async def on_payload(payload: JsonValue) -> JsonValue:
         event = BeforePayload(
             lane=p.lane.name, run_id=p.operation_id, model=plan.model, payload=payload
         )
-        return await p.hook(lambda: p.core.hooks.before_payload(event, p.context))
+        return await p.hook(
+            "before_payload", lambda context: p.core.hooks.before_payload(event, context)
+        )
 
     return RequestOptions(
         stream=plan.stream,
         thinking_level=plan.configuration.thinking_level,
         signal=p.gate.signal,
-        telemetry=p.context.telemetry,
+        telemetry=telemetry,
         on_payload=on_payload if p.core.hooks.has("before_payload") else None,
         on_response=capture,
         session_id=p.core.session.id,
@@ -227,7 +243,9 @@ def context_transform(
             messages=messages,
             system_prompt=system_prompt,
         )
-        changed = await p.hook(lambda: p.core.hooks.transform_context(event, p.context))
+        changed = await p.hook(
+            "transform_context", lambda context: p.core.hooks.transform_context(event, context)
+        )
         return changed.messages, changed.system_prompt
 
     return transform

@@ -21,7 +21,7 @@ from harness.operation.transitions.checkpoint import QueueName
 from harness.runtime.hooks import BeforeRun, BeforeRunEnd
 from harness.runtime.lane import Commit, Decision, Decline
 from harness.runtime.procedures.base import DrivePass, queue_contents, read_queue
-from harness.runtime.procedures.structural import consider_threshold
+from harness.runtime.procedures.threshold import consider_threshold
 from harness.session.session import SessionMutator
 from harness.settings import QueueMode, normalize_retry
 
@@ -45,7 +45,9 @@ async def start(p: DrivePass) -> None:
             prompt=prompt,
             resources=p.core.resources,
         )
-        messages = await p.hook(lambda: p.core.hooks.before_run(event, p.context))
+        messages = await p.hook(
+            "before_run", lambda context: p.core.hooks.before_run(event, context)
+        )
         injected = tuple((p.new_id(), message) for message in messages)
 
     def decide(projection: LaneProjection) -> Step:
@@ -162,7 +164,9 @@ async def finish(p: DrivePass) -> None:
             p.core.session.storage, p.lane.projection.leaf_id, p.core.projectors, p.context
         )
         event = BeforeRunEnd(lane=p.lane.name, run_id=p.operation_id, messages=messages)
-        text = await p.hook(lambda: p.core.hooks.before_run_end(event, p.context))
+        text = await p.hook(
+            "before_run_end", lambda context: p.core.hooks.before_run_end(event, context)
+        )
         if text is not None:
             entry_id = p.new_id()
             message = UserMessage(content=text, timestamp=p.now())

@@ -7,27 +7,19 @@ from typing import Literal, assert_never
 
 import msgspec
 
-from harness.compaction.prepare import prepare_compaction
 from harness.compaction.summarize import SummaryReply, summarize_branch, summarize_compaction
-from harness.compaction.tokens import context_tokens, exceeds_threshold
 from harness.context import Context
 from harness.entries import BranchSummaryPayload, CompactionEntry, CompactionPayload, place
-from harness.errors import HarnessError, InvariantDefect, StorageCorrupt
-from harness.execution.assistant import consume_stream
-from harness.frames import AssistantMessageFrame, StartFrame
-from harness.messages import AssistantMessage, plain_text
-from harness.models.protocol import AssistantStream, Model, ModelContext, RequestOptions
+from harness.errors import InvariantDefect, StorageCorrupt
+from harness.models.protocol import Model, ModelContext
 from harness.operation import values
-from harness.operation.classify import is_overflow, is_retryable
 from harness.operation.events import CompactionEnd, CompactionStart, HarnessEvent, NavigationStart
 from harness.operation.state import (
     BranchPreparation,
-    CheckpointPhase,
     CompactionPreparation,
     CompactionState,
     Deciding,
     Generating,
-    MayFinish,
     NavigationState,
     OperationError,
     RunState,
@@ -35,84 +27,24 @@ from harness.operation.state import (
     SummaryContext,
     SummaryPending,
     SummaryReady,
-    SummaryRequest,
     SummaryRetryWait,
 )
 from harness.operation.step import LaneProjection, Step
-from harness.operation.transitions import checkpoint as checkpoints
 from harness.operation.transitions import structural as transitions
 from harness.runtime.hooks import BeforeCompaction, BeforeNavigation
 from harness.runtime.lane import Commit, Decision
 from harness.runtime.procedures.base import DrivePass
 from harness.runtime.procedures.navigation import publish_navigation
-from harness.runtime.procedures.requests import model_missing, patched_options, unavailable
+from harness.runtime.procedures.requests import model_missing
+from harness.runtime.procedures.summary_request import (
+    SummaryFailed,
+    nested_request,
+    pending_summary,
+)
 from harness.session.session import SessionMutator
 from harness.settings import normalize_retry
 from harness.storage.protocol import CommitResult
 from harness.usage import NewUsageRow
-
-
-class SummaryFailed(HarnessError):
-    """A nested request did not yield a usable summary."""
-
-    def __init__(self, message: AssistantMessage) -> None:
-        super().__init__(message.error_message or f"the summary ended with {message.stop_reason}")
-        self.retryable = is_retryable(message) and not is_overflow(message, 0)
-        self.retry_after_ms = message.retry_after_ms
-
-
-async def prepare_now(p: DrivePass) -> CompactionPreparation | None:
-    """A preparation of the lane's current context under the run's captured settings."""
-    settings = p.run().settings.compaction
-    entries = await p.lane.context_entries(p.context)
-    messages = await p.deterministic(
-        lambda: p.lane.context.messages(
-            p.core.session.storage, p.lane.projection.leaf_id, p.core.projectors, p.context
-        )
-    )
-    return prepare_compaction(entries, messages, settings)
-
-
-async def prepare_overflow(p: DrivePass) -> CompactionPreparation | None:
-    """The preparation for a request that did not fit; compaction may be switched off."""
-    return await prepare_now(p) if p.run().settings.compaction.enabled else None
-
-
-async def consider_threshold(p: DrivePass) -> bool:
-    """Start a threshold compaction when the context is too large; whether anything was committed."""
-    state = p.run()
-    phase = state.phase
-    if not isinstance(phase, CheckpointPhase) or not state.settings.compaction.enabled:
-        return False
-    if phase.threshold_checked_trigger_entry_id == phase.trigger_entry_id:
-        return False
-    if isinstance(phase.continuation, MayFinish) and not p.lane.projection.leaf_id:
-        return False
-    model = p.core.models.resolve(p.lane.projection.config.model)
-    if model is None:
-        return False
-    messages = await p.deterministic(
-        lambda: p.lane.context.messages(
-            p.core.session.storage, p.lane.projection.leaf_id, p.core.projectors, p.context
-        )
-    )
-    tokens = context_tokens(messages)
-    if not exceeds_threshold(
-        tokens, model.context_window, state.settings.compaction.reserve_tokens
-    ):
-        return False
-    preparation = await prepare_now(p)
-    if preparation is None:
-        await p.step(checkpoints.mark_threshold_checked)
-        return True
-    task_id = p.new_id()
-
-    def enter(projection: LaneProjection) -> Step:
-        return checkpoints.begin_threshold_compaction(projection, task_id, preparation)
-
-    await p.step(enter)
-    await announce(p)
-    return True
 
 
 async def announce(p: DrivePass, *, recovery: bool = False) -> None:
@@ -212,7 +144,9 @@ async def _decided_compaction(p: DrivePass, preparation: CompactionPreparation) 
         if isinstance(state, CompactionState)
         else None,
     )
-    decision = await p.hook(lambda: p.core.hooks.before_compaction(event, p.context))
+    decision = await p.hook(
+        "before_compaction", lambda context: p.core.hooks.before_compaction(event, context)
+    )
     if decision.decline:
 
         async def decline(
@@ -244,7 +178,9 @@ async def _decided_navigation(p: DrivePass, preparation: BranchPreparation) -> b
         preparation=preparation,
         custom_instructions=state.custom_instructions,
     )
-    decision = await p.hook(lambda: p.core.hooks.before_navigation(event, p.context))
+    decision = await p.hook(
+        "before_navigation", lambda context: p.core.hooks.before_navigation(event, context)
+    )
     if decision.decline:
         await end_standalone(p, "declined")
         return True
@@ -311,7 +247,7 @@ async def _generate(
     async def ask(model_context: ModelContext, limit: int) -> SummaryReply:
         nonlocal index
         index += 1
-        return await _nested_request(p, model, model_context, limit, index)
+        return await nested_request(p, model, model_context, limit, index)
 
     if isinstance(preparation, CompactionPreparation):
         custom = state.custom_instructions if isinstance(state, CompactionState) else None
@@ -320,78 +256,14 @@ async def _generate(
     return await summarize_branch(preparation, model, p.current().meta.source_leaf_id, custom, ask)
 
 
-async def _nested_request(
-    p: DrivePass, model: Model, model_context: ModelContext, limit: int, index: int
-) -> SummaryReply:
-    pending = _pending(p)
-    stream = await patched_options(
-        p, model, pending.context.stream_options, pending.context.kind, pending.attempt
-    )
-    stream = msgspec.structs.replace(stream, max_tokens=limit)
-    usage_id = p.new_id()
-
-    def intend(projection: LaneProjection) -> Step:
-        return transitions.intend_summary_request(
-            projection, _pending(p), SummaryRequest(index=index, usage_id=usage_id)
-        )
-
-    await p.step(intend)
-    options = RequestOptions(
-        stream=stream,
-        thinking_level="off",
-        signal=p.gate.signal,
-        telemetry=p.context.telemetry,
-        session_id=p.core.session.id,
-    )
-    if p.core.models.resolve(pending.context.configuration.model) is None:
-        raise SummaryFailed(unavailable(p, model))
-    started: AssistantStream = p.gate.admit(
-        lambda: p.core.models.stream(model, model_context, options)
-    )
-    message, _ = await consume_stream(started, model, p.core.environment.clock, _Silent())
-
-    def settle(projection: LaneProjection) -> Step:
-        return transitions.settle_summary_request(
-            projection, _pending(p), NewUsageRow(id=usage_id, usage=message.usage)
-        )
-
-    await p.step(settle, cancelled_ok=True)
-    text = plain_text(message.content).strip()
-    if message.stop_reason not in ("stop", "length") or not text:
-        raise SummaryFailed(message)
-    return SummaryReply(text=text, usage=message.usage)
-
-
-class _Silent:
-    """Summaries are internal: their streams are neither reported nor stored."""
-
-    async def start(self, message: AssistantMessage, frame: StartFrame | None) -> None:
-        return None
-
-    async def update(self, message: AssistantMessage, frame: AssistantMessageFrame) -> None:
-        return None
-
-    async def end(self, message: AssistantMessage) -> None:
-        return None
-
-
-def _pending(p: DrivePass) -> SummaryPending:
-    structural = transitions.structural_of(p.current().state)
-    if not isinstance(structural, Generating) or not isinstance(
-        structural.generation, SummaryPending
-    ):
-        raise InvariantDefect("no summary attempt is under way")
-    return structural.generation
-
-
 async def _attempt_failed(p: DrivePass, failure: SummaryFailed) -> None:
-    pending = _pending(p)
+    pending = pending_summary(p)
     if failure.retryable and pending.attempt < pending.context.retry_policy.max_attempts:
 
         def retry(projection: LaneProjection) -> Step:
             return transitions.retry_summary(
                 projection,
-                _pending(p),
+                pending_summary(p),
                 now=p.now(),
                 error_message=str(failure),
                 retry_after_ms=failure.retry_after_ms,

@@ -34,7 +34,7 @@ from harness.runtime.gate import AbortRequested
 from harness.runtime.hooks import AfterTool, BeforeTool, Block, ToolPatch
 from harness.runtime.lane import Auxiliary, Commit, Decision, Decline
 from harness.runtime.procedures.base import DrivePass, read_pending, source_call, tool_result_of
-from harness.runtime.procedures.invocation import Invocation, UpdateChannel
+from harness.runtime.procedures.invocation import Invocation, ToolSpan, UpdateChannel
 from harness.runtime.procedures.requests import active_tools, context_messages, tool_context_of
 from harness.runtime.procedures.turns import close_turn, open_turn
 from harness.session.session import SessionMutator
@@ -170,7 +170,8 @@ async def _before_tool(
         args=prepared.arguments,
     )
     decision = await p.hook(
-        lambda: p.core.hooks.before_tool(event, p.context, phases.storable_arguments)
+        "before_tool",
+        lambda context: p.core.hooks.before_tool(event, context, phases.storable_arguments),
     )
     if isinstance(decision, Block):
         return phases.RefusedCall(prepared.call, decision.reason, terminate=decision.terminate)
@@ -203,6 +204,7 @@ async def perform(
     """Run one intended call to its staged outcome, then place what is ready."""
     updates = UpdateChannel(p, call, batch.turn_id, result_entry_id, source_index, recovery)
     invocation = Invocation(p, result_entry_id, batch.turn_id, source_index)
+    span = ToolSpan(p, call.call.name, result_entry_id, call.tool.replay)
     tool_context = p.context.with_abort_signal(p.gate.signal)
 
     def start() -> asyncio.Task[AgentToolResult]:
@@ -215,7 +217,7 @@ async def perform(
                     updates,
                     batch.tool_context,
                     invocation,
-                    tool_context,
+                    span.start(tool_context),
                 )
             )
         )
@@ -242,6 +244,7 @@ async def perform(
 
     try:
         executed = await phases.execute_call(start)
+        span.end(is_error=executed.is_error)
     except AbortRequested as abort:
         # The intent is durable but the tool never started: that is known, so it is said.
         await abort.cancellation
@@ -249,6 +252,7 @@ async def perform(
         await _stage_refusal(p, batch, source_index, refused)
         return
     finally:
+        span.end(is_error=True)
         invocation.expire()
         updates.close()
         p.lane.live.running.pop(result_entry_id, None)
@@ -300,7 +304,7 @@ async def _after_tool(
         usage=executed.result.usage,
     )
     try:
-        return await p.hook(lambda: p.core.hooks.after_tool(event, p.context))
+        return await p.hook("after_tool", lambda context: p.core.hooks.after_tool(event, context))
     except AbortRequested as abort:
         await abort.cancellation
         return ToolPatch()

@@ -2,9 +2,36 @@
 
 from __future__ import annotations
 
+import copy
+
 from harness.messages import AssistantMessage, ToolResultMessage
 from harness.operation.events import TurnEnd, TurnStart
+from harness.runtime.drive import Drive
 from harness.runtime.procedures.base import DrivePass
+from harness.telemetry import NOOP_TELEMETRY
+
+
+def turn_span(p: DrivePass, turn_id: str) -> DrivePass:
+    """The pass inside the span of this turn, which stays open until the turn or the pass ends."""
+    if p.context.telemetry is NOOP_TELEMETRY:
+        return p
+    open_span = p.drive.turn_span
+    if open_span is None or open_span[0] != turn_id:
+        end_turn_span(p.drive)
+        span = p.context.telemetry.start(
+            "pi.harness.turn", {**p.identity, "pi.harness.turn_id": turn_id}
+        )
+        open_span = p.drive.turn_span = (turn_id, span)
+    inner = copy.copy(p)
+    inner.context = p.context.with_telemetry(open_span[1].context)
+    return inner
+
+
+def end_turn_span(drive: Drive) -> None:
+    """End the span of the open turn, if there is one."""
+    if drive.turn_span is not None:
+        drive.turn_span[1].end()
+        drive.turn_span = None
 
 
 async def open_turn(p: DrivePass, turn_id: str, *, recovery: bool = False) -> None:
@@ -25,6 +52,7 @@ async def close_turn(
     recovery: bool = False,
 ) -> None:
     """Report the end of the open turn; without a message, the newest settled one stands for it."""
+    end_turn_span(p.drive)
     turn_id = p.lane.open_turn
     if turn_id is None:
         return

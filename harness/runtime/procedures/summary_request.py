@@ -1,0 +1,100 @@
+"""One nested request of a summary attempt: intent, gated stream, cost; nothing of it is shown (§3.2, §3.9)."""
+
+from __future__ import annotations
+
+import msgspec
+
+from harness.compaction.summarize import SummaryReply
+from harness.errors import HarnessError, InvariantDefect
+from harness.execution.assistant import consume_stream
+from harness.frames import AssistantMessageFrame, StartFrame
+from harness.messages import AssistantMessage, plain_text
+from harness.models.protocol import AssistantStream, Model, ModelContext, RequestOptions
+from harness.operation.classify import is_overflow, is_retryable
+from harness.operation.state import (
+    Generating,
+    SummaryPending,
+    SummaryRequest,
+)
+from harness.operation.step import LaneProjection, Step
+from harness.operation.transitions import structural as transitions
+from harness.runtime.procedures.base import DrivePass
+from harness.runtime.procedures.provider_span import admit_stream
+from harness.runtime.procedures.requests import patched_options, unavailable
+from harness.telemetry import TelemetryContext
+from harness.usage import NewUsageRow
+
+
+class SummaryFailed(HarnessError):
+    """A nested request did not yield a usable summary."""
+
+    def __init__(self, message: AssistantMessage) -> None:
+        super().__init__(message.error_message or f"the summary ended with {message.stop_reason}")
+        self.retryable = is_retryable(message) and not is_overflow(message, 0)
+        self.retry_after_ms = message.retry_after_ms
+
+
+async def nested_request(
+    p: DrivePass, model: Model, model_context: ModelContext, limit: int, index: int
+) -> SummaryReply:
+    pending = pending_summary(p)
+    stream = await patched_options(
+        p, model, pending.context.stream_options, pending.context.kind, pending.attempt
+    )
+    stream = msgspec.structs.replace(stream, max_tokens=limit)
+    usage_id = p.new_id()
+
+    def intend(projection: LaneProjection) -> Step:
+        return transitions.intend_summary_request(
+            projection, pending_summary(p), SummaryRequest(index=index, usage_id=usage_id)
+        )
+
+    await p.step(intend)
+    if p.core.models.resolve(pending.context.configuration.model) is None:
+        raise SummaryFailed(unavailable(p, model))
+
+    def start(telemetry: TelemetryContext) -> AssistantStream:
+        options = RequestOptions(
+            stream=stream,
+            thinking_level="off",
+            signal=p.gate.signal,
+            telemetry=telemetry,
+            session_id=p.core.session.id,
+        )
+        return p.core.models.stream(model, model_context, options)
+
+    started = admit_stream(p, model, pending.context.kind, start)
+    message, _ = await consume_stream(started, model, p.core.environment.clock, _Silent())
+
+    def settle(projection: LaneProjection) -> Step:
+        return transitions.settle_summary_request(
+            projection, pending_summary(p), NewUsageRow(id=usage_id, usage=message.usage)
+        )
+
+    await p.step(settle, cancelled_ok=True)
+    text = plain_text(message.content).strip()
+    if message.stop_reason not in ("stop", "length") or not text:
+        raise SummaryFailed(message)
+    return SummaryReply(text=text, usage=message.usage)
+
+
+class _Silent:
+    """Summaries are internal: their streams are neither reported nor stored."""
+
+    async def start(self, message: AssistantMessage, frame: StartFrame | None) -> None:
+        return None
+
+    async def update(self, message: AssistantMessage, frame: AssistantMessageFrame) -> None:
+        return None
+
+    async def end(self, message: AssistantMessage) -> None:
+        return None
+
+
+def pending_summary(p: DrivePass) -> SummaryPending:
+    structural = transitions.structural_of(p.current().state)
+    if not isinstance(structural, Generating) or not isinstance(
+        structural.generation, SummaryPending
+    ):
+        raise InvariantDefect("no summary attempt is under way")
+    return structural.generation
