@@ -113,12 +113,13 @@ class BranchIndex:
                     "custom_type": query.custom_type,
                     "limit": -1 if left is None else left,
                 },
-            ).fetchall()
-            yield from rows
-            if left is not None:
-                left -= len(rows)
-                if left <= 0:
-                    return
+            )
+            for row in rows:
+                yield row
+                if left is not None:
+                    left -= 1
+            if left == 0:
+                return
 
     def _bounds(self, query: BranchScan, segments: list[Segment]) -> tuple[int, int]:
         """The range above the first number and up to the second that stops and cursor leave over."""

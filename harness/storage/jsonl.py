@@ -10,17 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar
 
-import msgspec
-
 from harness.clock import Clock
-from harness.codec import decode
 from harness.context import Context
 from harness.errors import SessionNotFound, StorageError
-from harness.storage.address import Value, ValueList
 from harness.storage.file_lock import FileLock
 from harness.storage.jsonl_file import LoadedFile, load, write_file
 from harness.storage.jsonl_format import encode_write, transaction_line
-from harness.storage.memory import MemoryStorage
 from harness.storage.memory_copy import MemorySnapshot
 from harness.storage.metadata import SessionMetadata
 from harness.storage.prepared import (
@@ -29,7 +24,8 @@ from harness.storage.prepared import (
     PreparedValue,
     prepare,
 )
-from harness.storage.protocol import CommitResult, ListElement, ListRead, StoredValue
+from harness.storage.protocol import CommitResult
+from harness.storage.replayed import ReplayedStorage
 from harness.storage.writes import DeleteList, DeleteValue, Write
 
 T = TypeVar("T")
@@ -51,7 +47,7 @@ class CompactionPolicy:
     dead_share: float = 0.5
 
 
-class JsonlStorage(MemoryStorage):
+class JsonlStorage(ReplayedStorage):
     """An open session file. Reads are served from memory, a commit appends one line.
 
     Durability "process" survives the death of the process; "fsync" survives the machine's.
@@ -106,11 +102,6 @@ class JsonlStorage(MemoryStorage):
             # Queued before any commit, and nobody has to wait for it.
             storage.spawn(storage.compact_if_due())
         return storage
-
-    @property
-    def closed(self) -> bool:
-        """Whether `close` was called."""
-        return self._closed
 
     @property
     def file_bytes(self) -> int:
@@ -245,29 +236,12 @@ class JsonlStorage(MemoryStorage):
             self.path,
             self.metadata,
             snapshot.records(),
-            snapshot.next_seq,
+            next_seq=snapshot.next_seq,
             replace=True,
         )
         os.close(self._descriptor)
         self._descriptor = _open_for_append(self.path)
         self._bytes = self._live.total
-
-    # Reading: values replayed from the file are still text.
-
-    async def get_value(self, address: Value[T], context: Context) -> StoredValue[T] | None:
-        found = await super().get_value(address, context)
-        return None if found is None else _typed(found)
-
-    async def scan_values(self, prefix: Value[T], context: Context) -> list[StoredValue[T]]:
-        return [_typed(found) for found in await super().scan_values(prefix, context)]
-
-    async def read_list(
-        self, address: ValueList[T], options: ListRead | None, context: Context
-    ) -> list[ListElement[T]]:
-        elements = await super().read_list(address, options, context)
-        return [
-            ListElement(element.seq, _value(element.value, address.type)) for element in elements
-        ]
 
     # Ending
 
@@ -312,12 +286,3 @@ def _mend(path: Path, loaded: LoadedFile) -> None:
 
 def _open_for_append(path: Path) -> int:
     return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
-
-
-def _typed(found: StoredValue[T]) -> StoredValue[T]:
-    return StoredValue(found.address, _value(found.value, found.address.type), found.seq)
-
-
-# Any: the maps erase value types, and an address's type may be a union, which type[T] cannot name.
-def _value(stored: Any, type_: Any) -> Any:
-    return decode(bytes(stored), type_) if isinstance(stored, msgspec.Raw) else stored

@@ -23,7 +23,7 @@ from harness.storage.jsonl_format import (
 from harness.storage.memory import MemoryState
 from harness.storage.memory_copy import restore
 from harness.storage.metadata import SessionMetadata
-from harness.storage.publish import publish, staging_path
+from harness.storage.publish import publish, staging
 from harness.storage.records import ElementRecord, Record, ValueRecord
 from harness.usage import UsageRow
 
@@ -68,6 +68,18 @@ class LiveBytes:
                 self.append((namespace, key), size)
             case _:
                 self.add_fixed(size)
+
+
+def read_jsonl_metadata(path: Path) -> SessionMetadata:
+    """The metadata in a file's first line; raises `SessionNotFound`, `StorageCorrupt`, `NewerVersion`."""
+    if not path.is_file():
+        raise SessionNotFound(str(path))
+    with path.open("rb") as file:
+        try:
+            metadata, _ = parse_header(file.readline())
+        except (TornLine, LineError) as error:
+            raise StorageCorrupt(f"{path}: line 1 at byte 0 {error}") from error
+    return metadata
 
 
 @dataclass(slots=True)
@@ -171,31 +183,32 @@ def write_file(
     path: Path,
     metadata: SessionMetadata,
     records: Iterable[Record],
-    next_seq: int,
     *,
-    replace: bool,
+    next_seq: int = 1,
+    replace: bool = False,
 ) -> LiveBytes:
     """Write a session file that holds just these records, and put it in place when it is complete.
 
+    `next_seq` is needed only when it is higher than the last record's successor.
     Raises `InvalidArgument` when a file is there already, unless `replace`.
     """
     if not replace and path.exists():
         raise InvalidArgument(f"{path} exists already")
     path.parent.mkdir(parents=True, exist_ok=True)
     live = LiveBytes()
-    staged = staging_path(path)
-    with staged.open("wb", buffering=_BUFFER) as file:
-        header = header_line(metadata, next_seq)
-        file.write(header)
-        live.add_fixed(len(header))
-        for record in records:
-            line = transaction_line([encode_record(record).encode()])
-            file.write(line)
-            live.count(record, len(line))
-    publish(staged, path, replace=replace)
+    with staging(path) as staged:
+        with staged.open("wb", buffering=_BUFFER) as file:
+            header = header_line(metadata, next_seq)
+            file.write(header)
+            live.add_fixed(len(header))
+            for record in records:
+                line = transaction_line([encode_record(record).encode()])
+                file.write(line)
+                live.count(record, len(line))
+        publish(staged, path, replace=replace)
     return live
 
 
 def create_jsonl(path: Path, metadata: SessionMetadata) -> None:
     """Create the file of a new session that holds nothing."""
-    write_file(path, metadata, (), 1, replace=False)
+    write_file(path, metadata, ())

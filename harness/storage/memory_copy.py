@@ -21,6 +21,7 @@ from harness.errors import StorageCorrupt
 from harness.storage.memory import MemoryState
 from harness.storage.protocol import BranchScan, ListElement
 from harness.storage.records import ElementRecord, Record, ValueRecord
+from harness.storage.snapshot import seq_of
 from harness.usage import SessionStats, UsageRow, add_usage
 
 
@@ -131,10 +132,12 @@ class MemorySnapshot:
 
     def records(self) -> Iterator[Record]:
         """Everything, by sequence."""
-        return heapq.merge(
-            self.entries(), self.usage(), self.values(), self.elements(), key=_seq_of
-        )
+        return heapq.merge(self.entries(), self.usage(), self.values(), self.elements(), key=seq_of)
 
+    def has_entry(self, entry_id: str) -> bool:
+        """Whether the session had this entry."""
+        entry = self._state.entries.get(entry_id)
+        return entry is not None and entry.seq < self.next_seq
 
-def _seq_of(record: Record) -> int:
-    return record.seq
+    def close(self) -> None:
+        """Nothing is held but memory."""

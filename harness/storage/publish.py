@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from harness.errors import InvalidArgument
@@ -11,6 +13,19 @@ from harness.errors import InvalidArgument
 def staging_path(path: Path) -> Path:
     """Where a file is built before it takes its place; in the same folder, so that a rename is atomic."""
     return path.with_name(f".{path.name}.{os.getpid()}.building")
+
+
+@contextmanager
+def staging(path: Path) -> Generator[Path]:
+    """A staging path for the block; whatever the block left there when it failed is removed."""
+    staged = staging_path(path)
+    try:
+        staged.unlink(missing_ok=True)
+        yield staged
+    except BaseException:
+        with suppress(OSError):
+            staged.unlink(missing_ok=True)
+        raise
 
 
 def publish(staged: Path, path: Path, *, replace: bool) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
+from harness.codec import decode
 from harness.entries import Entry
+from harness.storage.address import Value
 from harness.usage import UsageRow
 
 
@@ -27,6 +29,17 @@ class ElementRecord:
     namespace: str
     key: str
     json: str
+
+
+T = TypeVar("T")
+
+
+def value_of(record: ValueRecord, address: Value[T]) -> T:
+    """The record's value with the type of its address."""
+    # Any: an address's type may be a union, which type[T] cannot name.
+    type_: Any = address.type
+    found: T = decode(record.json, type_)
+    return found
 
 
 Record: TypeAlias = Entry | UsageRow | ValueRecord | ElementRecord

@@ -15,6 +15,7 @@ from harness.entries import Entry, EntryPayload
 ENTRIES = list[Entry]
 # Any: type[T] cannot name "any JSON".
 _ANY: Any = Any
+_ENTRY: Any = Entry
 
 
 def placement_json(seq: int, timestamp: int, entry_id: str, parent_id: str | None) -> str:
@@ -31,6 +32,12 @@ def entry_json(seq: int, timestamp: int, entry_id: str, parent_id: str | None, p
 def decode_entries(rows: Sequence[str]) -> list[Entry]:
     """Many entries at once, which costs less than one by one."""
     return decode(f"[{','.join(rows)}]", ENTRIES)
+
+
+def decode_entry(row: str) -> Entry:
+    """One entry from its JSON."""
+    entry: Entry = decode(row, _ENTRY)
+    return entry
 
 
 def payload_json(payload: EntryPayload) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar, assert_never
@@ -13,7 +13,7 @@ import msgspec
 from harness.clock import Clock
 from harness.codec import decode, encode_str
 from harness.entries import Entry, EntryStructure
-from harness.errors import SessionNotFound, StorageCorrupt, StorageError
+from harness.errors import SessionInUse, SessionNotFound, StorageCorrupt, StorageError
 from harness.storage.address import Value, ValueList
 from harness.storage.branch_index import BranchIndex
 from harness.storage.metadata import SessionMetadata
@@ -69,6 +69,13 @@ def translated() -> Generator[None]:
         raise StorageError(f"SQLite: {text}") from error
 
 
+def _inode(path: Path) -> int | None:
+    try:
+        return path.stat().st_ino
+    except FileNotFoundError:
+        return None
+
+
 def connect(path: Path) -> sqlite3.Connection:
     """Open an existing session file; raises `SessionNotFound`."""
     if not path.is_file():
@@ -109,24 +116,37 @@ class SqliteFile:
         self, path: Path, clock: Clock, *, synchronous: Synchronous, lease_ttl_ms: int
     ) -> None:
         self._clock = clock
+        self._path = path
+        self._lease_ttl_ms = lease_ttl_ms
         with translated():
-            self._db = connect(path)
-            try:
-                self._db.execute("PRAGMA journal_mode = WAL")
-                self._db.execute(_SYNCHRONOUS[synchronous])
-                self._lease = WriterLease(self._db, lease_ttl_ms)
-                self._db.execute("BEGIN IMMEDIATE")
-                self.metadata = read_metadata(self._db)
-                self._lease.acquire(self.metadata.id, clock.now_ms())
-                self._db.execute("COMMIT")
-                row = self._db.execute(SQL["read_totals"]).fetchone()
-            except BaseException:
-                self._db.close()
-                raise
+            while not self._claim(synchronous):
+                pass  # a rewrite put another file in this place meanwhile
             self._branches = BranchIndex(self._db)
-            # This object is the only writer, so what it wrote last need not be read again.
-            self._next_seq: int = row[0]
-            self._stats = SessionStats(message_count=row[1], usage=decode(row[2], Usage))
+
+    def _claim(self, synchronous: Synchronous) -> bool:
+        """Open the file and take its lease; False when the path names another file by now."""
+        opened = _inode(self._path)
+        self._db = connect(self._path)
+        try:
+            self._db.execute("PRAGMA journal_mode = WAL")
+            self._db.execute(_SYNCHRONOUS[synchronous])
+            self._lease = WriterLease(self._db, self._lease_ttl_ms)
+            self._db.execute("BEGIN IMMEDIATE")
+            if _inode(self._path) != opened:
+                self._lease.forget()
+                self._db.close()
+                return False
+            self.metadata = read_metadata(self._db)
+            self._lease.acquire(self.metadata.id, self._clock.now_ms())
+            self._db.execute("COMMIT")
+            row = self._db.execute(SQL["read_totals"]).fetchone()
+        except BaseException:
+            self._db.close()
+            raise
+        # This object is the only writer, so what it wrote last need not be read again.
+        self._next_seq: int = row[0]
+        self._stats = SessionStats(message_count=row[1], usage=decode(row[2], Usage))
+        return True
 
     # Writing
 
@@ -302,6 +322,26 @@ class SqliteFile:
         finally:
             self._lease.forget()
             self._db.close()
+
+    def retire(self, act: Callable[[], None]) -> None:
+        """Replace or remove the file by `act`, with nobody else in it; then only `abandon` makes sense.
+
+        Raises `SessionInUse` while a reader has the file open. The write-ahead log must be gone
+        before: SQLite would apply it to whatever file has the name.
+        """
+        with translated():
+            try:
+                self._db.execute("PRAGMA journal_mode = DELETE")
+                self._db.execute("BEGIN EXCLUSIVE")
+            except sqlite3.OperationalError as error:
+                if "locked" in str(error):
+                    raise SessionInUse(self.metadata.id, "a reader") from error
+                raise
+            try:
+                act()
+            except BaseException:
+                self._db.execute("ROLLBACK")
+                raise
 
     def abandon(self) -> None:
         """Let go of the file as a killed process would: nothing is released."""

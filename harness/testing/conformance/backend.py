@@ -46,7 +46,14 @@ class StorageBackend(Protocol):
         ...
 
 
-def require(backend: StorageBackend, capability: str) -> None:
+class _Declares(Protocol):
+    """Anything under test."""
+
+    name: str
+    capabilities: Capabilities
+
+
+def require(backend: _Declares, capability: str) -> None:
     """Skip the running test unless the backend declares this capability."""
     if not getattr(backend.capabilities, capability):
         import pytest  # the suite runs under pytest; nothing else in the package needs it
