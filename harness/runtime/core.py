@@ -11,7 +11,6 @@ from harness.context import Context
 from harness.environment import Environment
 from harness.errors import HarnessClosed, HarnessFault
 from harness.messages import AgentMessage, ProviderMessage, ThinkingLevel
-from harness.models.conversion import to_provider_messages
 from harness.models.protocol import Model, Models
 from harness.operation.events import Fault
 from harness.operation.state import RunSettings
@@ -45,13 +44,6 @@ ToProviderMessages: TypeAlias = Callable[
 ]
 
 
-def default_conversion(
-    messages: tuple[AgentMessage, ...], context: Context
-) -> tuple[ProviderMessage, ...]:
-    """Application messages and summaries become user text; the rest passes."""
-    return tuple(to_provider_messages(messages))
-
-
 @dataclass(frozen=True, slots=True)
 class HarnessOptions:
     """How a harness is made. The three lane fields seed lanes without configuration (§5.2)."""
@@ -70,7 +62,8 @@ class HarnessOptions:
     steering_mode: QueueMode = "one-at-a-time"
     follow_up_mode: QueueMode = "one-at-a-time"
     tool_execution: ToolExecution = "parallel"
-    to_provider_messages: ToProviderMessages = default_conversion
+    # None: application messages and summaries become user text, the rest passes.
+    to_provider_messages: ToProviderMessages | None = None
     entry_projectors: Mapping[str, EntryProjector] = field(
         default_factory=dict[str, EntryProjector]
     )

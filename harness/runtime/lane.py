@@ -207,12 +207,9 @@ class Lane:
 
     async def find_entries(self, ids: Sequence[str], context: Context) -> dict[str, Entry]:
         """Entries by id, from the live context where possible."""
-        wanted = set(ids)
-        found = {
-            entry.id: entry
-            for entry in reversed(await self.context_entries(context))
-            if entry.id in wanted
-        }
+        found = await self.context.find(
+            self.core.session.storage, self.projection.leaf_id, ids, context
+        )
         missing = [entry_id for entry_id in ids if entry_id not in found]
         if missing:
             found.update(await self.core.session.storage.get_entries(missing, context))

@@ -19,6 +19,8 @@ from harness.messages import (
     AssistantMessage,
     BranchSummaryMessage,
     CompactionSummaryMessage,
+    ProviderMessage,
+    ToolResultMessage,
 )
 from harness.storage.protocol import BranchScan, Storage
 
@@ -78,15 +80,35 @@ async def load_context_entries(storage: Storage, leaf: str | None, context: Cont
 
 
 class LiveContext:
-    """The projected context of a lane that this process owns: it appends, it does not rescan."""
+    """The projected context of a lane that this process owns: it appends, it does not rescan.
 
-    __slots__ = ("_entries", "_leaf", "_messages", "_projected")
+    Everything a request needs from the whole conversation is kept up to date entry by entry, so
+    that a turn costs the same at any length.
+    """
+
+    __slots__ = (
+        "_added_tools",
+        "_by_id",
+        "_converted",
+        "_entries",
+        "_leaf",
+        "_messages",
+        "_projected",
+        "_shown",
+    )
 
     def __init__(self) -> None:
         self._leaf: str | None = None
         self._entries: list[Entry] | None = None
+        self._reset()
+
+    def _reset(self) -> None:
+        self._by_id: dict[str, Entry] = {}
         self._messages: list[AgentMessage] = []
         self._projected = 0
+        self._shown: tuple[AgentMessage, ...] = ()
+        self._converted: list[ProviderMessage] = []
+        self._added_tools: list[str] = []
 
     def appended(self, entry: Entry) -> None:
         """Follow an entry that was just committed to the lane."""
@@ -97,23 +119,31 @@ class LiveContext:
             return
         if isinstance(entry, CompactionEntry):
             self._entries = []
-            self._messages = []
-            self._projected = 0
+            self._reset()
         self._entries.append(entry)
+        self._by_id[entry.id] = entry
         self._leaf = entry.id
 
     def forget(self) -> None:
-        """Drop the projection; the next use loads it again (after a navigation or a new projector)."""
+        """Drop the projection; the next use loads it again (after a navigation)."""
         self._entries = None
 
     async def entries(self, storage: Storage, leaf: str | None, context: Context) -> list[Entry]:
         """The entries of the context at `leaf`, oldest first. Callers must not change the list."""
         if self._entries is None or self._leaf != leaf:
-            self._entries = await load_context_entries(storage, leaf, context)
+            loaded = await load_context_entries(storage, leaf, context)
+            self._reset()
+            self._entries = loaded
+            self._by_id = {entry.id: entry for entry in loaded}
             self._leaf = leaf
-            self._messages = []
-            self._projected = 0
         return self._entries
+
+    async def find(
+        self, storage: Storage, leaf: str | None, ids: Sequence[str], context: Context
+    ) -> dict[str, Entry]:
+        """The entries of `ids` that are part of the context at `leaf`."""
+        await self.entries(storage, leaf, context)
+        return {entry_id: self._by_id[entry_id] for entry_id in ids if entry_id in self._by_id}
 
     async def messages(
         self,
@@ -124,8 +154,30 @@ class LiveContext:
     ) -> tuple[AgentMessage, ...]:
         """The messages a request at `leaf` is built from."""
         entries = await self.entries(storage, leaf, context)
-        messages = self._messages
-        for entry in entries[self._projected :]:
-            messages.extend(await project_entry(entry, projectors, context))
-        self._projected = len(entries)
-        return tuple(messages)
+        if self._projected < len(entries):
+            for entry in entries[self._projected :]:
+                for message in await project_entry(entry, projectors, context):
+                    self._messages.append(message)
+                    if isinstance(message, ToolResultMessage) and message.added_tool_names:
+                        self._added_tools += message.added_tool_names
+            self._projected = len(entries)
+            self._shown = tuple(self._messages)
+        return self._shown
+
+    @property
+    def added_tools(self) -> Sequence[str]:
+        """Tools that results in the projected messages made active."""
+        return self._added_tools
+
+    def converted(
+        self,
+        messages: tuple[AgentMessage, ...],
+        convert: Callable[[tuple[AgentMessage, ...]], tuple[ProviderMessage, ...]],
+    ) -> tuple[ProviderMessage, ...]:
+        """The messages in provider form, by a conversion that takes each message for itself."""
+        if messages is not self._shown:
+            return convert(messages)
+        done = len(self._converted)
+        if done < len(messages):
+            self._converted += convert(messages[done:])
+        return tuple(self._converted)

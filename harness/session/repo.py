@@ -150,6 +150,9 @@ class Repository(ABC):
             parent_session_id=origin.id,
             metadata=origin.metadata,
         )
+        if origin.storage_version != STORAGE_VERSION and origin.id not in self._taken:
+            # Opening is what brings a session to this version, or refuses a newer one.
+            await (await self.open(origin, context)).close(context)
         with self._claimed(metadata.id):
             snapshot = await self._snapshot(origin.id, self._open.get(origin.id))
             try:

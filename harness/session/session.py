@@ -20,9 +20,9 @@ from harness.operation import values
 from harness.operation.state import IDLE_LANE
 from harness.result import Err, Ok, Result
 from harness.session.line import MutationLine
-from harness.session.metadata import SessionMetadata
 from harness.settings import LaneConfiguration
 from harness.storage.address import Value, ValueList
+from harness.storage.metadata import SessionMetadata
 from harness.storage.protocol import (
     BranchScan,
     CommitResult,

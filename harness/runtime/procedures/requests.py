@@ -16,7 +16,8 @@ from harness.execution.assistant import (
     stream_assistant,
 )
 from harness.frames import PartialMessage
-from harness.messages import AgentMessage, AssistantMessage, ProviderMessage, ToolResultMessage
+from harness.messages import AgentMessage, AssistantMessage, ProviderMessage
+from harness.models.conversion import to_provider_messages
 from harness.models.protocol import (
     AssistantStream,
     Model,
@@ -130,7 +131,7 @@ async def request_response(p: DrivePass, plan: RequestPlan) -> AssistantMessage 
         block = AssistantRequest(
             model=plan.model,
             system_prompt=system_prompt,
-            tools=active_definitions(p, plan.configuration, messages),
+            tools=active_definitions(p, plan.configuration),
             clock=p.core.environment.clock,
             convert=lambda converted: convert_messages(p, converted),
             request=request,
@@ -218,8 +219,11 @@ async def convert_messages(
     p: DrivePass, messages: tuple[AgentMessage, ...]
 ) -> tuple[ProviderMessage, ...]:
     """Messages as the provider takes them."""
+    convert = p.core.convert
+    if convert is None:
+        return p.lane.context.converted(messages, to_provider_messages)
     converted: Sequence[ProviderMessage] = await p.deterministic(
-        lambda: p.core.convert(messages, p.context)
+        lambda: convert(messages, p.context)
     )
     return tuple(converted)
 
@@ -251,22 +255,17 @@ def context_transform(
     return transform
 
 
-def active_tools(
-    p: DrivePass, configuration: LaneConfiguration, messages: Sequence[AgentMessage]
-) -> dict[str, AgentTool[Any]]:
+def active_tools(p: DrivePass, configuration: LaneConfiguration) -> dict[str, AgentTool[Any]]:
     """The captured tools plus those that earlier results in the context made active."""
-    names = list(configuration.active_tool_names)
-    for message in messages:
-        if isinstance(message, ToolResultMessage) and message.added_tool_names:
-            names += message.added_tool_names
+    names = (*configuration.active_tool_names, *p.lane.context.added_tools)
     return {name: p.core.tools[name] for name in names if name in p.core.tools}
 
 
 def active_definitions(
-    p: DrivePass, configuration: LaneConfiguration, messages: Sequence[AgentMessage]
+    p: DrivePass, configuration: LaneConfiguration
 ) -> tuple[ToolDefinition, ...]:
     """The active tools as the model sees them."""
     return tuple(
         ToolDefinition(name=tool.name, description=tool.description, parameters=tool.parameters)
-        for tool in active_tools(p, configuration, messages).values()
+        for tool in active_tools(p, configuration).values()
     )

@@ -84,10 +84,10 @@ async def run_batch(p: DrivePass, *, restored: bool) -> None:
 async def _open(p: DrivePass, state: ToolBatch, *, restored: bool) -> Batch:
     assistant = await p.assistant(state.assistant_entry_id)
     await open_turn(p, state.turn_id, recovery=restored)
-    messages = await context_messages(p)
+    await context_messages(p)  # projects what is new, which may make tools active
     return Batch(
         assistant=assistant,
-        tools=active_tools(p, state.configuration, messages),
+        tools=active_tools(p, state.configuration),
         tool_context=await tool_context_of(p),
         turn_id=state.turn_id,
         truncated=assistant.stop_reason == "length",
