@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -17,8 +19,16 @@ if TYPE_CHECKING:
 _MILLION = 1_000_000
 
 
-def usage_of(reported: RequestUsage, model: Model, api_url: str | None) -> Usage:
-    """The reported tokens, in classes that do not overlap, with their price if one is known."""
+def usage_of(
+    reported: RequestUsage,
+    model: Model,
+    api_url: str | None,
+    details: Mapping[str, object] | None = None,
+) -> Usage:
+    """The reported tokens, in classes that do not overlap, with their price if one is known.
+
+    `details` of the response may name a tier with prices of its own: a batch, a service class.
+    """
     read, written = reported.cache_read_tokens, reported.cache_write_tokens
     usage = Usage(
         input=max(0, reported.input_tokens - read - written),
@@ -32,7 +42,7 @@ def usage_of(reported: RequestUsage, model: Model, api_url: str | None) -> Usage
     cost = (
         configured_cost(usage, model.cost)
         if model.cost is not None
-        else _listed_cost(reported, usage, model, api_url)
+        else _listed_cost(reported, usage, _PriceList(model, api_url, details))
     )
     return msgspec.structs.replace(usage, cost=cost)
 
@@ -54,45 +64,60 @@ def configured_cost(usage: Usage, rates: ModelCost) -> UsageCost:
     )
 
 
-def _listed_cost(
-    reported: RequestUsage, usage: Usage, model: Model, api_url: str | None
-) -> UsageCost:
-    prices = _price(reported, model, api_url)
-    if prices is None:
+def _listed_cost(reported: RequestUsage, usage: Usage, prices: _PriceList) -> UsageCost:
+    paid = prices.price(reported)
+    if paid is None:
         return UsageCost()
-    paid_in, paid_out = prices
-    read = _share(usage.cache_read, reported.input_tokens, model, api_url, "cache_read_tokens")
-    written = _share(usage.cache_write, reported.input_tokens, model, api_url, "cache_write_tokens")
+    read = prices.share(usage.cache_read, reported.input_tokens, "cache_read_tokens")
+    written = prices.share(usage.cache_write, reported.input_tokens, "cache_write_tokens")
     return UsageCost(
-        input=max(0.0, paid_in - read - written),
-        output=paid_out,
+        input=max(0.0, paid[0] - read - written),
+        output=paid[1],
         cache_read=read,
         cache_write=written,
-        total=paid_in + paid_out,
+        total=sum(paid),
     )
 
 
-def _share(count: int, whole: int, model: Model, api_url: str | None, kind: str) -> float:
-    """The price of `count` tokens of one class, at the rate that applies to a request of `whole`."""
-    if not count or not whole:
-        return 0.0
-    from genai_prices import Usage as Priced
+@dataclass(frozen=True, slots=True)
+class _PriceList:
+    model: Model
+    api_url: str | None
+    details: Mapping[str, object] | None
 
-    prices = _price(Priced(**{"input_tokens": whole, kind: whole}), model, api_url)
-    return 0.0 if prices is None else prices[0] * count / whole
+    def price(self, usage: AbstractUsage) -> tuple[float, float] | None:
+        """Input and output price, looked up by address and then by the provider's name."""
+        from genai_prices import calc_price
 
+        price: PriceCalculation | None = None
+        # Unlisted, or counts that contradict each other: an unknown price is no failure. The
+        # address may be a proxy's while the provider's name is known.
+        context = {
+            name: said for name, said in (self.details or {}).items() if isinstance(said, str)
+        }
+        if self.api_url is not None:
+            with contextlib.suppress(LookupError, ValueError):
+                price = calc_price(
+                    usage,
+                    self.model.model_id,
+                    provider_api_url=self.api_url,
+                    price_context=context,
+                )
+        if price is None:
+            with contextlib.suppress(LookupError, ValueError):
+                price = calc_price(
+                    usage,
+                    self.model.model_id,
+                    provider_id=self.model.provider,
+                    price_context=context,
+                )
+        return None if price is None else (float(price.input_price), float(price.output_price))
 
-def _price(usage: AbstractUsage, model: Model, api_url: str | None) -> tuple[float, float] | None:
-    """Input and output price by the price list, looked up by address and then by provider name."""
-    from genai_prices import calc_price
+    def share(self, count: int, whole: int, kind: str) -> float:
+        """The price of `count` tokens of one class, at the rate of a request of `whole` tokens."""
+        if not count or not whole:
+            return 0.0
+        from genai_prices import Usage as Priced
 
-    price: PriceCalculation | None = None
-    # Unlisted, or counts that contradict each other: an unknown price is no failure. The address
-    # may be a proxy's while the provider's name is known.
-    if api_url is not None:
-        with contextlib.suppress(LookupError, ValueError):
-            price = calc_price(usage, model.model_id, provider_api_url=api_url)
-    if price is None:
-        with contextlib.suppress(LookupError, ValueError):
-            price = calc_price(usage, model.model_id, provider_id=model.provider)
-    return None if price is None else (float(price.input_price), float(price.output_price))
+        paid = self.price(Priced(**{"input_tokens": whole, kind: whole}))
+        return 0.0 if paid is None else paid[0] * count / whole

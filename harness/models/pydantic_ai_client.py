@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Generator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, assert_never
 
@@ -45,27 +47,60 @@ class RequestHooks:
 
 
 class Client:
-    """One connection pool and the models that use it; `hooks` are found by the request's header."""
+    """The connection pools of an endpoint and the models that use them."""
 
     def __init__(self, endpoint: Endpoint) -> None:
-        self.endpoint = endpoint
-        self.hooks: dict[str, RequestHooks] = {}
-        self._http = _http_client(endpoint, self.hooks)
-        self._models: dict[str, WireModel] = {}
+        self._endpoint = endpoint
+        self._hooks: dict[str, RequestHooks] = {}
+        self._tokens = itertools.count(1)
+        self._http = _http_client(endpoint, _hook_flow(self._hooks))
+        self._plain_http = _http_client(endpoint, None)
+        self._models: dict[tuple[str, bool], WireModel] = {}
 
     def model(self, model: Model) -> WireModel:
-        """The pydantic-ai model for one of ours."""
-        found = self._models.get(model.model_id)
-        if found is None:
-            found = self._models[model.model_id] = _wire_model(model, self.endpoint, self._http)
-        return found
+        """The pydantic-ai model for one of ours; its requests may be hooked."""
+        return self._model(model, self._http)
+
+    def plain_model(self, model: Model) -> WireModel:
+        """The same without hooks on the wire, which batches refuse."""
+        return self._model(model, self._plain_http)
+
+    @contextlib.contextmanager
+    def hooked(self, hooks: RequestHooks) -> Generator[dict[str, str]]:
+        """Headers that let the hooks find their request, for the length of the block."""
+        token = str(next(self._tokens))
+        self._hooks[token] = hooks
+        try:
+            yield {REQUEST_HEADER: token}
+        finally:
+            del self._hooks[token]
 
     async def aclose(self) -> None:
         """Close the connections."""
         await self._http.aclose()
+        await self._plain_http.aclose()
+
+    def _model(self, model: Model, http: httpx2.AsyncClient) -> WireModel:
+        key = (model.model_id, http is self._http)
+        found = self._models.get(key)
+        if found is None:
+            found = self._models[key] = _wire_model(model, self._endpoint, http)
+        return found
 
 
-def _http_client(endpoint: Endpoint, hooks: dict[str, RequestHooks]) -> httpx2.AsyncClient:
+def _http_client(endpoint: Endpoint, auth: httpx2.Auth | None) -> httpx2.AsyncClient:
+    import httpx2
+
+    return httpx2.AsyncClient(
+        timeout=httpx2.Timeout(endpoint.read_timeout, connect=endpoint.connect_timeout),
+        # Waiting for a free connection would look like a silent provider.
+        limits=httpx2.Limits(max_connections=None, max_keepalive_connections=100),
+        auth=auth,
+        follow_redirects=True,
+    )
+
+
+def _hook_flow(hooks: dict[str, RequestHooks]) -> httpx2.Auth:
     import httpx2
 
     class HookFlow(httpx2.Auth):
@@ -89,13 +124,7 @@ def _http_client(endpoint: Endpoint, hooks: dict[str, RequestHooks]) -> httpx2.A
                     own.failure = error
                     raise
 
-    return httpx2.AsyncClient(
-        timeout=httpx2.Timeout(endpoint.read_timeout, connect=endpoint.connect_timeout),
-        # Waiting for a free connection would look like a silent provider.
-        limits=httpx2.Limits(max_connections=None, max_keepalive_connections=100),
-        auth=HookFlow(),
-        follow_redirects=True,
-    )
+    return HookFlow()
 
 
 async def _with_payload(request: httpx2.Request, hooks: RequestHooks) -> httpx2.Request:

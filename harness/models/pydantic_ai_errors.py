@@ -31,6 +31,18 @@ def describe_failure(error: Exception) -> Failure:
     return Failure(message=text, kind=_kind(error, text), retry_after_ms=_retry_after_ms(error))
 
 
+def is_unreachable(error: Exception) -> bool:
+    """Whether a request did not get through for the moment, apart from what it asked about."""
+    from pydantic_ai import exceptions
+
+    connection = exceptions.ModelConnectionError | exceptions.ModelRequestTimeout | OSError
+    if isinstance(error, connection) or _is_transport(error) or _is_garbled(error):
+        return True
+    return (
+        isinstance(error, exceptions.ModelHTTPError) and describe_failure(error).kind == "retryable"
+    )
+
+
 def _kind(error: Exception, text: str) -> ErrorKind:
     from pydantic_ai import exceptions
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias, cast
 
@@ -84,7 +84,7 @@ class StreamAssembler:
             case _:
                 return
 
-    def finish(self, parts: list[ModelResponsePart]) -> Iterator[AssistantMessageFrame]:
+    def finish(self, parts: Sequence[ModelResponsePart]) -> Iterator[AssistantMessageFrame]:
         """End what is still open, with the final parts of the response."""
         for index, block in sorted(self._blocks.items()):
             final = _mapped(parts[index]) if index < len(parts) else None
