@@ -20,7 +20,19 @@ from harness.messages import (
 )
 
 
-class PromptRequest(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="prompt"):
+class _Request(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    rename="camel",
+    omit_defaults=True,
+    forbid_unknown_fields=True,
+    tag_field="kind",
+):
+    """Common encoding rules of requests."""
+
+
+class PromptRequest(_Request, frozen=True, kw_only=True, tag="prompt"):
     """Run with this text (and images), or with these complete messages."""
 
     prompt: str | AgentMessage | tuple[AgentMessage, ...]
@@ -28,7 +40,7 @@ class PromptRequest(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind",
     operation_id: str | None = None
 
 
-class SkillRequest(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="skill"):
+class SkillRequest(_Request, frozen=True, kw_only=True, tag="skill"):
     """Run a skill by name."""
 
     name: str
@@ -36,9 +48,7 @@ class SkillRequest(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", 
     operation_id: str | None = None
 
 
-class TemplateRequest(
-    msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="prompt_template"
-):
+class TemplateRequest(_Request, frozen=True, kw_only=True, tag="prompt_template"):
     """Run a prompt template by name."""
 
     name: str
@@ -46,18 +56,14 @@ class TemplateRequest(
     operation_id: str | None = None
 
 
-class CompactionRequest(
-    msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="compaction"
-):
+class CompactionRequest(_Request, frozen=True, kw_only=True, tag="compaction"):
     """Compact the lane's context now."""
 
     custom_instructions: str | None = None
     operation_id: str | None = None
 
 
-class NavigationRequest(
-    msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="navigation"
-):
+class NavigationRequest(_Request, frozen=True, kw_only=True, tag="navigation"):
     """Move the lane to an entry (None: the root), with a summary of what is left if asked."""
 
     target_id: str | None
