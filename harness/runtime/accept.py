@@ -247,9 +247,9 @@ async def _accept_navigation(
 ) -> Admission:
     intent = NavigationIntent(
         target_id=request.target_id,
-        summarize=request.summarize,
-        label=request.label,
-        custom_instructions=request.custom_instructions,
+        summarize=request.options.summarize,
+        label=request.options.label,
+        custom_instructions=request.options.custom_instructions,
     )
     while True:
         admission = await _try_navigation(lane, operation_id, request, intent, context)
@@ -267,7 +267,7 @@ async def _try_navigation(
     task_id = lane.core.environment.ids.next()
     source = lane.projection.leaf_id
     preparation: StructuralPreparation | None = None
-    if request.summarize and source is not None and request.target_id is not None:
+    if request.options.summarize and source is not None and request.target_id is not None:
         preparation = await _prepare_branch(lane, source, request.target_id, context)
 
     async def plan(
@@ -308,11 +308,11 @@ async def _navigation_problem(
     reason: str | None = None
     if target == projection.leaf_id:
         reason = "the lane already stands there"
-    elif target is None and request.label is not None:
+    elif target is None and request.options.label is not None:
         reason = "the root cannot carry a label"
-    elif target is None and request.summarize:
+    elif target is None and request.options.summarize:
         reason = "a summary needs an entry to stand below"
-    elif request.summarize and projection.leaf_id is None:
+    elif request.options.summarize and projection.leaf_id is None:
         reason = "there is nothing to summarize at the root"
     if reason is not None:
         return InvalidNavigation(

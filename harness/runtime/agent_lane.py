@@ -43,6 +43,7 @@ from harness.runtime.lane import Commit, Decision, Decline, Lane, until_cancelle
 from harness.runtime.lane_tree import LaneTree
 from harness.runtime.requests import (
     CompactionRequest,
+    NavigateOptions,
     NavigationRequest,
     OperationRequest,
     PromptRequest,
@@ -152,9 +153,9 @@ class AgentLane:
         return await self._accept_and_drive(
             NavigationRequest(
                 target_id=target_id,
-                summarize=summarize,
-                label=label,
-                custom_instructions=custom_instructions,
+                options=NavigateOptions(
+                    summarize=summarize, label=label, custom_instructions=custom_instructions
+                ),
             ),
             context,
         )

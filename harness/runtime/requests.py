@@ -63,13 +63,26 @@ class CompactionRequest(_Request, frozen=True, kw_only=True, tag="compaction"):
     operation_id: str | None = None
 
 
-class NavigationRequest(_Request, frozen=True, kw_only=True, tag="navigation"):
-    """Move the lane to an entry (None: the root), with a summary of what is left if asked."""
+class NavigateOptions(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    rename="camel",
+    omit_defaults=True,
+    forbid_unknown_fields=True,
+):
+    """Whether a summary of what is left is made, how, and the label of where it ends."""
 
-    target_id: str | None
     summarize: bool = False
     label: str | None = None
     custom_instructions: str | None = None
+
+
+class NavigationRequest(_Request, frozen=True, kw_only=True, tag="navigation"):
+    """Move the lane to an entry (None: the root)."""
+
+    target_id: str | None
+    options: NavigateOptions = NavigateOptions()
     operation_id: str | None = None
 
 
