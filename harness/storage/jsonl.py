@@ -18,6 +18,7 @@ from harness.storage.jsonl_file import LoadedFile, load, write_file
 from harness.storage.jsonl_format import encode_write, transaction_line
 from harness.storage.memory_copy import MemorySnapshot
 from harness.storage.metadata import SessionMetadata
+from harness.storage.migrations import CURRENT_SCHEMA, Schema
 from harness.storage.prepared import (
     Prepared,
     PreparedElement,
@@ -82,9 +83,10 @@ class JsonlStorage(ReplayedStorage):
         clock: Clock,
         *,
         durability: Durability = "process",
-        policy: CompactionPolicy = CompactionPolicy(),  # frozen
+        policy: CompactionPolicy = CompactionPolicy(),
+        schema: Schema = CURRENT_SCHEMA,
     ) -> JsonlStorage:
-        """Open a session for writing.
+        """Open a session for writing, migrated to the version of `schema`.
 
         Raises `SessionNotFound`, `SessionInUse` with the holder, `NewerVersion`, or
         `StorageCorrupt` with line and byte offset. A torn last line is cut off here; a file whose
@@ -92,8 +94,7 @@ class JsonlStorage(ReplayedStorage):
         """
         lock = _claim(path)
         try:
-            loaded = await asyncio.to_thread(load, path)
-            _mend(path, loaded)
+            loaded = await asyncio.to_thread(_load_for_writing, path, schema)
             storage = JsonlStorage(path, clock, loaded, lock, durability, policy)
         except BaseException:
             lock.release()
@@ -271,6 +272,23 @@ def _claim(path: Path) -> FileLock:
     if not path.is_file():
         raise SessionNotFound(str(path))
     return FileLock(path, path.stem)
+
+
+def _load_for_writing(path: Path, schema: Schema) -> LoadedFile:
+    """Read the file, and rewrite it when it is of an older version.
+
+    The rename puts the new version and the converted content in place together, and retires the
+    bytes of the old one.
+    """
+    loaded = load(path, schema)
+    if loaded.is_current:
+        _mend(path, loaded)
+        return loaded
+    snapshot = MemorySnapshot(loaded.state)
+    live = write_file(
+        path, loaded.metadata, snapshot.records(), next_seq=snapshot.next_seq, replace=True
+    )
+    return LoadedFile(loaded.metadata, loaded.state, live, live.total, live.total)
 
 
 def _mend(path: Path, loaded: LoadedFile) -> None:

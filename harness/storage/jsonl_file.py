@@ -23,6 +23,7 @@ from harness.storage.jsonl_format import (
 from harness.storage.memory import MemoryState
 from harness.storage.memory_copy import restore
 from harness.storage.metadata import SessionMetadata
+from harness.storage.migrations import CURRENT_SCHEMA, Schema, migrate_maps
 from harness.storage.publish import publish, staging
 from harness.storage.records import ElementRecord, Record, ValueRecord
 from harness.usage import UsageRow
@@ -91,11 +92,12 @@ class LoadedFile:
     live: LiveBytes
     file_bytes: int
     valid_bytes: int
-    ends_with_newline: bool
+    ends_with_newline: bool = True
+    is_current: bool = True
 
 
-def load(path: Path) -> LoadedFile:
-    """Read a session file; changes nothing.
+def load(path: Path, schema: Schema = CURRENT_SCHEMA) -> LoadedFile:
+    """Read a session file, its content converted to the version of `schema`; changes nothing.
 
     Raises `SessionNotFound`, `NewerVersion`, or `StorageCorrupt` with line and byte offset for
     damage anywhere but in the last line, and for a last line that is JSON but cannot follow.
@@ -113,7 +115,11 @@ def load(path: Path) -> LoadedFile:
             if not reader.take(line, number, offset, last=last):
                 break
             offset += len(line)
-        return reader.finish(size, offset)
+        loaded = reader.finish(size, offset)
+    metadata, state = migrate_maps(loaded.metadata, loaded.state, schema)
+    if state is not loaded.state:
+        loaded.metadata, loaded.state, loaded.is_current = metadata, state, False
+    return loaded
 
 
 class _Reader:

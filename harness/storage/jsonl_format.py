@@ -23,7 +23,7 @@ from harness.entries import (
     payload_of,
 )
 from harness.errors import NewerVersion
-from harness.storage.metadata import STORAGE_VERSION, SessionMetadata
+from harness.storage.metadata import SessionMetadata
 from harness.storage.prepared import (
     Prepared,
     PreparedElement,
@@ -214,8 +214,6 @@ def parse_header(line: bytes) -> tuple[SessionMetadata, int]:
         raise NewerVersion(header.v, FORMAT)
     if header.v < FORMAT:
         raise LineError(f"has format {header.v}, not {FORMAT}")
-    if header.storage_version > STORAGE_VERSION:
-        raise NewerVersion(header.storage_version, STORAGE_VERSION)
     metadata = SessionMetadata(
         id=header.id,
         created_at=header.created_at,

@@ -13,6 +13,7 @@ from harness.entries import Entry, EntryStructure
 from harness.errors import StorageClosed
 from harness.storage.address import Value, ValueList
 from harness.storage.metadata import SessionMetadata
+from harness.storage.migrations import CURRENT_SCHEMA, Schema
 from harness.storage.prepared import prepare
 from harness.storage.protocol import (
     BranchScan,
@@ -52,10 +53,11 @@ class SqliteStorage:
         *,
         synchronous: Synchronous = "full",
         lease_ttl_ms: int = LEASE_TTL_MS,
+        schema: Schema = CURRENT_SCHEMA,
     ) -> SqliteStorage:
-        """Open a session for writing.
+        """Open a session for writing, migrated to the version of `schema`.
 
-        Raises `SessionNotFound`, `SessionInUse` with the holder, or `StorageCorrupt`. The lease is
+        Raises `SessionNotFound`, `SessionInUse` with the holder, `NewerVersion` or `StorageCorrupt`. The lease is
         renewed by commits and, while there are none, every third of `lease_ttl_ms`.
         """
         opened: list[SqliteFile] = []
@@ -65,7 +67,9 @@ class SqliteStorage:
                 file.renew_lease()
 
         def open_file() -> SqliteFile:
-            file = SqliteFile(path, clock, synchronous=synchronous, lease_ttl_ms=lease_ttl_ms)
+            file = SqliteFile(
+                path, clock, synchronous=synchronous, lease_ttl_ms=lease_ttl_ms, schema=schema
+            )
             opened.append(file)
             return file
 

@@ -17,6 +17,7 @@ from harness.errors import SessionInUse, SessionNotFound, StorageCorrupt, Storag
 from harness.storage.address import Value, ValueList
 from harness.storage.branch_index import BranchIndex
 from harness.storage.metadata import SessionMetadata
+from harness.storage.migrations import CURRENT_SCHEMA, Schema
 from harness.storage.prepared import (
     Prepared,
     PreparedElement,
@@ -37,6 +38,7 @@ from harness.storage.protocol import (
 from harness.storage.queries import load_queries
 from harness.storage.rows import decode_entries, decode_json, entry_json
 from harness.storage.sqlite_lease import WriterLease
+from harness.storage.sqlite_migrate import migrate_sqlite
 from harness.storage.writes import DeleteList, DeleteValue
 from harness.usage import SessionStats, Usage, UsageRow, add_usage
 
@@ -113,11 +115,18 @@ class SqliteFile:
     """A session's file, opened for writing under a lease. Every method blocks."""
 
     def __init__(
-        self, path: Path, clock: Clock, *, synchronous: Synchronous, lease_ttl_ms: int
+        self,
+        path: Path,
+        clock: Clock,
+        *,
+        synchronous: Synchronous,
+        lease_ttl_ms: int,
+        schema: Schema = CURRENT_SCHEMA,
     ) -> None:
         self._clock = clock
         self._path = path
         self._lease_ttl_ms = lease_ttl_ms
+        self._schema = schema
         with translated():
             while not self._claim(synchronous):
                 pass  # a rewrite put another file in this place meanwhile
@@ -136,13 +145,20 @@ class SqliteFile:
                 self._lease.forget()
                 self._db.close()
                 return False
-            self.metadata = read_metadata(self._db)
-            self._lease.acquire(self.metadata.id, self._clock.now_ms())
+            metadata = read_metadata(self._db)
+            self._schema.pending(metadata.storage_version)
+            self._lease.acquire(metadata.id, self._clock.now_ms())
             self._db.execute("COMMIT")
-            row = self._db.execute(SQL["read_totals"]).fetchone()
         except BaseException:
             self._db.close()
             raise
+        try:
+            version = migrate_sqlite(self._db, metadata.storage_version, self._schema)
+            row = self._db.execute(SQL["read_totals"]).fetchone()
+        except BaseException:
+            self.close()
+            raise
+        self.metadata = msgspec.structs.replace(metadata, storage_version=version)
         # This object is the only writer, so what it wrote last need not be read again.
         self._next_seq: int = row[0]
         self._stats = SessionStats(message_count=row[1], usage=decode(row[2], Usage))

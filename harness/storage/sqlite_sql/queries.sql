@@ -113,3 +113,11 @@ SELECT seq, namespace, key, value FROM scalar_values ORDER BY seq;
 
 -- name: all_elements
 SELECT seq, namespace, key, value FROM list_values ORDER BY seq;
+
+-- name: elements_page
+-- Elements of all lists in the order of their writes, for migrations.
+SELECT seq, namespace, key, value FROM list_values WHERE seq > ? ORDER BY seq LIMIT ?;
+
+-- name: delete_element
+-- Only a migration takes single elements out: to put them back under another address or shape.
+DELETE FROM list_values WHERE namespace = ? AND key = ? AND seq = ?;
