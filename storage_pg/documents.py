@@ -5,20 +5,22 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import assert_never
 
 from harness.codec import encode
-from harness.errors import InvalidArgument
-from harness.storage.prepared import (
-    Prepared,
-    PreparedElement,
-    PreparedEntry,
-    PreparedUsage,
-    PreparedValue,
-    prepare,
+from harness.entries import custom_type_of, payload_type
+from harness.errors import InvalidArgument, StorageError
+from harness.storage.writes import (
+    AppendList,
+    DeleteList,
+    DeleteValue,
+    InsertEntry,
+    InsertUsage,
+    SetValue,
+    Write,
+    is_auxiliary,
 )
-from harness.storage.writes import DeleteList, DeleteValue, Write, is_auxiliary
 from harness.usage import SessionStats, add_usage
 from storage_pg.derived import LAST_RESULT, META, STATE, derived_steps
 from storage_pg.due import Due, PollSettings
@@ -45,49 +47,6 @@ class Identity:
         return Identity(uuid.UUID(tenant_id).bytes, uuid.UUID(session_id).bytes, fence)
 
 
-@dataclass(slots=True)
-class Document:
-    """One session's commit: columns of steps, as the commit function takes them."""
-
-    identity: Identity
-    stamp: int
-    writes: int
-    relaxed: bool
-    expected_seq: int
-    answer: asyncio.Future[int | None]
-    messages: int | None = None
-    usage: bytes | None = None
-    size: int = 0
-    code: list[int] = field(default_factory=list[int])
-    a: list[bytes | None] = field(default_factory=list["bytes | None"])
-    b: list[bytes | None] = field(default_factory=list["bytes | None"])
-    c: list[bytes | None] = field(default_factory=list["bytes | None"])
-    d: list[bytes | None] = field(default_factory=list["bytes | None"])
-    e: list[bytes | None] = field(default_factory=list["bytes | None"])
-
-    def step(
-        self,
-        code: int,
-        a: str | None = None,
-        b: str | None = None,
-        c: str | None = None,
-        d: str | None = None,
-        e: str | None = None,
-    ) -> None:
-        """Append one step; raises `InvalidArgument` for a name that is no valid Unicode."""
-        self.code.append(code)
-        for column, text in ((self.a, a), (self.b, b), (self.c, c), (self.d, d), (self.e, e)):
-            if text is None:
-                column.append(None)
-                continue
-            try:
-                encoded = text.encode()
-            except UnicodeEncodeError as error:
-                raise InvalidArgument(f"not valid Unicode: {text!r}") from error
-            self.size += len(encoded)
-            column.append(encoded)
-
-
 @dataclass(frozen=True, slots=True)
 class Known:
     """What a storage remembers of its session between commits, because it is the only writer."""
@@ -97,74 +56,148 @@ class Known:
     next_seq: int
 
 
-@dataclass(frozen=True, slots=True)
-class Drafted:
-    """A document and what the storage will know once it is committed."""
+class Document:
+    """One session's commit on its way, and its outcome: a first sequence number, None when it was
+    fenced out, or an error."""
 
-    document: Document
-    stats: SessionStats
-    due: dict[str, Due | None]
+    __slots__ = (
+        "_waiter",
+        "codes",
+        "due",
+        "expected_seq",
+        "identity",
+        "known",
+        "outcome",
+        "relaxed",
+        "size",
+        "stamp",
+        "stats",
+        "texts",
+        "writes",
+    )
+
+    def __init__(self, identity: Identity, known: Known, stamp: int, writes: int) -> None:
+        self.identity = identity
+        self.known = known
+        self.expected_seq = known.next_seq
+        self.stamp = stamp
+        self.writes = writes
+        self.relaxed = False
+        self.stats = known.stats
+        self.due: dict[str, Due | None] = {}
+        self.codes: list[int] = []
+        # The usage totals come first and are known last.
+        self.texts: list[bytes | None] = [None]
+        self.size = 0
+        self.outcome: tuple[int | None] | StorageError | None = None
+        self._waiter: asyncio.Future[None] | None = None
+
+    @property
+    def messages(self) -> int | None:
+        """The new message count, None when it stays."""
+        count = self.stats.message_count
+        return None if count == self.known.stats.message_count else count
+
+    def conclude(self, outcome: tuple[int | None] | StorageError) -> None:
+        """Set the outcome, once, and wake whoever waits for it."""
+        if self.outcome is not None:
+            return
+        self.outcome = outcome
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def finished(self) -> None:
+        """Return when there is an outcome. A cancellation is raised only then, so that what the
+        caller believes and what happened agree."""
+        cancelled: asyncio.CancelledError | None = None
+        while self.outcome is None:
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            except asyncio.CancelledError as error:
+                cancelled = error
+        if cancelled is not None:
+            raise cancelled
 
 
 def draft(
     writes: Sequence[Write], identity: Identity, known: Known, stamp: int, polls: PollSettings
-) -> Drafted:
+) -> Document:
     """Make the document of these writes. Nothing is changed; raises before anything is sent."""
-    document = Document(
-        identity=identity,
-        stamp=stamp,
-        writes=len(writes),
-        relaxed=is_auxiliary(writes),
-        expected_seq=known.next_seq,
-        answer=asyncio.get_running_loop().create_future(),
-    )
-    stats = known.stats
-    for prepared in prepare(writes):
-        stats = _add(document, prepared, stats)
-    if stats is not known.stats:
-        document.messages = stats.message_count
-        if stats.usage is not known.stats.usage:
-            document.usage = encode(stats.usage)
-    due: dict[str, Due | None] = {}
-    if not document.relaxed:
-        for step in derived_steps(writes, known_due=known.due, due=due, stamp=stamp, polls=polls):
-            document.step(*step)
-    return Drafted(document, stats, due)
+    document = Document(identity, known, stamp, len(writes))
+    document.relaxed = is_auxiliary(writes)
+    try:
+        for write in writes:
+            _add(document, write)
+        if not document.relaxed:
+            _add_derived(document, writes, polls)
+    except UnicodeEncodeError as error:
+        raise InvalidArgument(f"an address is not valid Unicode: {error.object!r}") from error
+    if document.stats.usage is not known.stats.usage:
+        document.texts[0] = encode(document.stats.usage)
+    document.size = sum(len(text) for text in document.texts if text is not None)
+    return document
 
 
-def _add(document: Document, prepared: Prepared, stats: SessionStats) -> SessionStats:
-    match prepared:
-        case PreparedEntry():
-            document.step(
-                _ENTRY,
-                prepared.id,
-                prepared.parent_id,
-                prepared.payload,
-                prepared.type,
-                prepared.custom_type,
+def _add(document: Document, write: Write) -> None:
+    codes, texts = document.codes, document.texts
+    match write:
+        case SetValue(namespace=namespace, key=key, value=value):
+            codes.append(_SET)
+            texts += (namespace.encode(), key.encode(), encode(value))
+        case AppendList(namespace=namespace, key=key, value=value):
+            codes.append(_APPEND)
+            texts += (namespace.encode(), key.encode(), encode(value))
+        case InsertEntry(entry=entry):
+            payload = entry.payload
+            kind = payload_type(payload)
+            codes.append(_ENTRY)
+            texts += (
+                entry.id.encode(),
+                _optional(entry.parent_id),
+                encode(payload),
+                kind.encode(),
+                _optional(custom_type_of(payload)),
             )
-            if prepared.type == "message":
-                return SessionStats(message_count=stats.message_count + 1, usage=stats.usage)
-        case PreparedUsage():
-            document.step(
-                _USAGE,
-                prepared.id,
-                prepared.entry_id,
-                prepared.usage_json,
-                prepared.details,
-                "t" if prepared.adjustment else None,
+            if kind == "message":
+                document.stats = SessionStats(
+                    message_count=document.stats.message_count + 1, usage=document.stats.usage
+                )
+        case InsertUsage(row=row):
+            codes.append(_USAGE)
+            texts += (
+                row.id.encode(),
+                _optional(row.entry_id),
+                encode(row.usage),
+                None if row.details is None else encode(row.details),
+                b"t" if row.adjustment else None,
             )
-            return SessionStats(
-                message_count=stats.message_count, usage=add_usage(stats.usage, prepared.usage)
+            document.stats = SessionStats(
+                message_count=document.stats.message_count,
+                usage=add_usage(document.stats.usage, row.usage),
             )
-        case PreparedValue(namespace=namespace, key=key, json=json):
-            document.step(_SET, namespace, key, json)
-        case PreparedElement(namespace=namespace, key=key, json=json):
-            document.step(_APPEND, namespace, key, json)
         case DeleteValue(namespace=namespace, key=key):
-            document.step(_UNSET, namespace, key)
+            codes.append(_UNSET)
+            texts += (namespace.encode(), key.encode())
         case DeleteList(namespace=namespace, key=key):
-            document.step(_CLEAR, namespace, key)
+            codes.append(_CLEAR)
+            texts += (namespace.encode(), key.encode())
         case _:
-            assert_never(prepared)
-    return stats
+            assert_never(write)
+
+
+def _add_derived(document: Document, writes: Sequence[Write], polls: PollSettings) -> None:
+    steps = derived_steps(
+        writes,
+        known_due=document.known.due,
+        due=document.due,
+        stamp=document.stamp,
+        polls=polls,
+    )
+    for code, *texts in steps:
+        document.codes.append(code)
+        document.texts += [_optional(text) for text in texts]
+
+
+def _optional(text: str | None) -> bytes | None:
+    return None if text is None else text.encode()

@@ -12,13 +12,15 @@ SILENT_SECONDS = 15.0
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """One live incarnation of a host; instants are Unix milliseconds of the database's clock."""
+    """One live incarnation of a host; instants are Unix milliseconds of the database's clock.
+    `capacity` is how many operations it drives at once."""
 
     id: str
     name: str
     role: str
     url: str | None
     process_id: int
+    capacity: int
     draining: bool
     started_at: int
     heartbeat_at: int

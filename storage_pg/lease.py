@@ -41,11 +41,13 @@ class HostFull(StorageError):
 
 @dataclass(frozen=True, slots=True)
 class HostIdentity:
-    """What a host says of itself. `role` is `worker` or `api`; `url` is where others reach it."""
+    """What a host says of itself. `role` is `worker` or `api`; `url` is where others reach it;
+    `capacity` how many operations a worker drives at once."""
 
     name: str
     role: str
     url: str | None = None
+    capacity: int = 64
 
 
 @dataclass(slots=True)
@@ -217,7 +219,8 @@ class HostLease:
             # The lock before the row: a row whose lock is free is a dead host's.
             await connection.execute("take_identity", (key,))
             await connection.execute(
-                "register_host", (host_id, who.name, who.role, who.url, os.getpid(), key)
+                "register_host",
+                (host_id, who.name, who.role, who.url, os.getpid(), key, who.capacity),
             )
         except BaseException:
             await connection.close()

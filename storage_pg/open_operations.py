@@ -6,11 +6,16 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, assert_never
 
+import psycopg
+from psycopg_pool import PoolClosed, PoolTimeout
+
 from harness.codec import decode
+from harness.errors import OperationKind
 from harness.operation.state import OperationMeta, OperationState
 from storage_pg.derived import kind_of
 from storage_pg.due import DueAt, DueNow, DuePoll, PollSettings, due_instant, due_of
-from storage_pg.storage import Pool, fetch_from
+from storage_pg.queries import QUERIES
+from storage_pg.storage import Pool, fetch_from, read_error
 
 # A dispatched operation that nobody claimed for this long is dispatched again (milliseconds).
 AGAIN_AFTER_MS = 3_000
@@ -71,6 +76,36 @@ async def dispatch_due(
     return [DueOperation(*row) for row in rows]  # pyright: ignore[reportArgumentType]  # columns of the statement
 
 
+async def dispatch_jobs(
+    pool: Pool,
+    now_ms: int,
+    *,
+    queue: str,
+    task: str,
+    at_most: int = 100,
+    tenant_limit: int = 64,
+    again_after_ms: int = AGAIN_AFTER_MS,
+) -> list[DueOperation]:
+    """The same, with a job of the queue for each in the same transaction. An operation has at most
+    one queued job."""
+    try:
+        async with pool.connection() as connection:
+            cursor = await connection.execute(
+                QUERIES["dispatch_jobs"],
+                {
+                    "now": now_ms,
+                    "again_after": again_after_ms,
+                    "at_most": at_most,
+                    "tenant_limit": tenant_limit,
+                    "queue": queue,
+                    "task": task,
+                },
+            )
+            return [DueOperation(*row) for row in await cursor.fetchall()]
+    except (psycopg.Error, PoolTimeout, PoolClosed) as error:
+        raise read_error(error) from error
+
+
 async def next_due(pool: Pool, now_ms: int) -> int | None:
     """When the next operation that is not due yet becomes due (Unix ms)."""
     rows = await fetch_from(pool, "next_due", (now_ms,))
@@ -92,6 +127,55 @@ async def owner_of(pool: Pool, tenant_id: str, session_id: str) -> SessionOwner 
     """Who owns a session now, None when nobody does."""
     rows = await fetch_from(pool, "owner_of", (tenant_id, session_id))
     return SessionOwner(*rows[0]) if rows else None  # pyright: ignore[reportArgumentType]  # columns of the statement
+
+
+@dataclass(frozen=True, slots=True)
+class Whereabouts:
+    """Where a session stands (its next sequence number) and who owns it."""
+
+    next_seq: int
+    owner: SessionOwner | None
+
+
+async def whereabouts(pool: Pool, tenant_id: str, session_id: str) -> Whereabouts | None:
+    """One session's, None when the tenant has no such session."""
+    rows = await fetch_from(pool, "whereabouts", (tenant_id, session_id))
+    if not rows:
+        return None
+    row: tuple[Any, ...] = rows[0]  # Any: the statement's columns
+    next_seq, host_id, role, url = row
+    return Whereabouts(next_seq, None if host_id is None else SessionOwner(host_id, role, url))
+
+
+@dataclass(frozen=True, slots=True)
+class KnownOperation:
+    """What the receipts say of an operation id. `accepted_at` is Unix milliseconds."""
+
+    session_id: str
+    lane: str
+    kind: OperationKind
+    accepted_at: int
+
+
+async def find_operation(pool: Pool, tenant_id: str, operation_id: str) -> KnownOperation | None:
+    """The tenant's operation of that id, open or done."""
+    rows = await fetch_from(pool, "find_operation", (tenant_id, operation_id))
+    return KnownOperation(*rows[0]) if rows else None  # pyright: ignore[reportArgumentType]  # columns of the statement
+
+
+async def due_of_session(pool: Pool, tenant_id: str, session_id: str) -> dict[str, int]:
+    """When a session's open operations are due (Unix ms), as the scheduler's rows say."""
+    rows = await fetch_from(pool, "due_of_session", (tenant_id, session_id))
+    found: list[tuple[Any, ...]] = rows  # Any: the statement's columns
+    return {row[0]: row[1] for row in found}
+
+
+async def wake_operation(
+    pool: Pool, tenant_id: str, session_id: str, operation_id: str, now_ms: int
+) -> bool:
+    """Make an open operation due now if it is due later; False when it is not open."""
+    rows = await fetch_from(pool, "wake_operation", (tenant_id, session_id, operation_id, now_ms))
+    return bool(rows[0][0])
 
 
 async def sweep(pool: Pool, now_ms: int, polls: PollSettings) -> AsyncIterator[Repair]:

@@ -175,7 +175,8 @@ class PostgresSessions:
     ) -> OwnedSession | HeldElsewhere | NoSuchSession:
         """Try to own a session; closing its storage gives it back.
 
-        Raises `NewerVersion` when a newer Laneway wrote it, `HostDown` and `HostFull`.
+        Raises `NewerVersion` when a newer Laneway wrote it, `StorageCorrupt` when it holds what cannot
+        be read, `HostDown` and `HostFull`.
         """
         if self._lease is None:
             raise InvalidArgument("this process is no host: it has no lease connection")
@@ -190,14 +191,18 @@ class PostgresSessions:
         async def release() -> None:
             await lease.release(session_id, claimed.fence)
 
-        storage = PostgresStorage(
-            claimed,
-            pool=self._pool,
-            writer=self._writer,
-            clock=self._environment.clock,
-            polls=self._polls,
-            release=release,
-        )
+        try:
+            storage = PostgresStorage(
+                claimed,
+                pool=self._pool,
+                writer=self._writer,
+                clock=self._environment.clock,
+                polls=self._polls,
+                release=release,
+            )
+        except BaseException:
+            await release()  # an operation's state is unreadable
+            raise
         lease.watch(session_id, claimed.fence, storage.lose)
         return OwnedSession(claimed, storage)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import psycopg
@@ -16,7 +17,7 @@ from harness.codec import decode
 from harness.context import Context
 from harness.entries import Entry, EntryStructure
 from harness.errors import LeaseLost, StorageClosed, StorageCorrupt, StorageError
-from harness.operation.state import OperationState
+from harness.operation.state import DeferredPhase, OperationMeta, OperationState, RunState
 from harness.storage.address import Value, ValueList
 from harness.storage.protocol import (
     BranchScan,
@@ -30,10 +31,10 @@ from harness.storage.protocol import (
 from harness.storage.writes import DeleteValue, SetValue, Write
 from harness.usage import SessionStats, UsageRow
 from storage_pg.claimed import ClaimedSession
-from storage_pg.derived import STATE
+from storage_pg.derived import META, STATE
 from storage_pg.documents import (
     CONTROL_NAMESPACES,
-    Drafted,
+    Document,
     Identity,
     Known,
     draft,
@@ -41,7 +42,6 @@ from storage_pg.documents import (
 from storage_pg.due import Due, PollSettings, due_of
 from storage_pg.queries import QUERIES
 from storage_pg.reads import Row, SessionReads
-from storage_pg.waiting import finish
 from storage_pg.writer import SharedWriter
 
 T = TypeVar("T")
@@ -67,6 +67,17 @@ class _Control:
             self.value = decode(self.text, type_)
             self.text = None
         return self.value
+
+
+@dataclass(frozen=True, slots=True)
+class OpenOperation:
+    """An open operation of an owned session. `deferred`: its next step is a poll of a background
+    response."""
+
+    operation_id: str
+    lane: str
+    due: Due
+    deferred: bool
 
 
 class PostgresStorage:
@@ -124,38 +135,38 @@ class PostgresStorage:
             if not writes:
                 return CommitResult(self._next_seq, (), stamp)
             known = Known(self._stats, self._due, self._next_seq)
-            drafted = draft(writes, self._identity, known, stamp, self._polls)
-            answer = self._writer.submit(drafted.document)
+            document = draft(writes, self._identity, known, stamp, self._polls)
+            self._writer.submit(document)
             try:
-                await finish(answer)
+                await document.finished()
             finally:
                 # Also when this task was cancelled: the commit happened, or it did not.
-                first_seq = self._conclude(answer, writes, drafted)
+                first_seq = self._conclude(document, writes)
             return CommitResult(first_seq, tuple(range(first_seq, first_seq + len(writes))), stamp)
 
-    def _conclude(
-        self, answer: asyncio.Future[int | None], writes: Sequence[Write], drafted: Drafted
-    ) -> int:
-        error = answer.exception()
-        if error is not None:
-            if not isinstance(error, StorageCorrupt):
+    def _conclude(self, document: Document, writes: Sequence[Write]) -> int:
+        outcome = document.outcome
+        assert outcome is not None
+        if isinstance(outcome, StorageError):
+            if not isinstance(outcome, StorageCorrupt):
                 # Nothing is known of the session any more; a new claim will know.
-                self._lost = StorageError(f"an earlier commit failed: {error}")
-            raise error
-        first_seq = answer.result()
+                self._lost = StorageError(f"an earlier commit failed: {outcome}")
+            raise outcome
+        (first_seq,) = outcome
         if first_seq is None:
             self._lost = LeaseLost()
             raise self._lost
         self._next_seq = first_seq + len(writes)
-        self._stats = drafted.stats
-        for operation, due in drafted.due.items():
+        self._stats = document.stats
+        for operation, due in document.due.items():
             if due is None:
                 self._due.pop(operation, None)
             else:
                 self._due[operation] = due
         for seq, write in enumerate(writes, start=first_seq):
-            if isinstance(write, SetValue) and write.namespace in CONTROL_NAMESPACES:
-                self._control[write.namespace, write.key] = _Control(seq, None, write.value)
+            if isinstance(write, SetValue):
+                if write.namespace in CONTROL_NAMESPACES:
+                    self._control[write.namespace, write.key] = _Control(seq, None, write.value)
             elif isinstance(write, DeleteValue) and write.namespace in CONTROL_NAMESPACES:
                 self._control.pop((write.namespace, write.key), None)
         return first_seq
@@ -235,6 +246,23 @@ class PostgresStorage:
         """The maintained totals."""
         self._check()
         return self._stats
+
+    # What the owner answers for
+
+    @property
+    def next_seq(self) -> int:
+        """The next free sequence number: where the session stands."""
+        return self._next_seq
+
+    def open_operations(self) -> list[OpenOperation]:
+        """Every open operation and when somebody must look at it; costs no query."""
+        found: list[OpenOperation] = []
+        for operation_id, due in self._due.items():
+            meta: OperationMeta = self._control[META, operation_id].get(OperationMeta)
+            state: OperationState = self._control[STATE, operation_id].get(_STATE_TYPE)
+            deferred = isinstance(state, RunState) and isinstance(state.phase, DeferredPhase)
+            found.append(OpenOperation(operation_id, meta.lane, due, deferred=deferred))
+        return found
 
     def _check(self) -> None:
         if self._closed:

@@ -123,6 +123,7 @@ hosts = Table(
     Column("process_id", Integer, nullable=False),
     Column("lock_key", BigInteger, nullable=False),
     Column("lease_pid", Integer, nullable=False),
+    Column("capacity", Integer, nullable=False),
     Column("started_at", DateTime(timezone=True), nullable=False, server_default=text("now()")),
     Column("heartbeat_at", DateTime(timezone=True), nullable=False, server_default=text("now()")),
     Column("draining", Boolean, nullable=False, server_default=text("false")),
@@ -199,9 +200,8 @@ branch_entries = Table(
     Column("tenant_id", Uuid, nullable=False),
     Column("entry_seq", BigInteger, nullable=False),
     Column("entry_type", Text, nullable=False),
-    PrimaryKeyConstraint("session_id", "branch_id", "entry_id"),
+    PrimaryKeyConstraint("session_id", "entry_id", "branch_id"),
     Index("branch_entries_order", "session_id", "branch_id", "entry_seq"),
-    Index("branch_entries_entry", "session_id", "entry_id"),
     Index(
         "branch_entries_compactions",
         "session_id",

@@ -10,19 +10,16 @@ settlement's flush.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections import deque
-from dataclasses import dataclass, field
 
 import psycopg
-from psycopg import AsyncConnection
-from psycopg.rows import TupleRow
 
 from harness.errors import StorageClosed, StorageCorrupt, StorageError
 from storage_pg import arrays
 from storage_pg.connect import connect
 from storage_pg.documents import Document
 from storage_pg.queries import QUERIES
+from storage_pg.wire import Answer, ConnectionLost, Refused, Wire
 
 # Bounds of one call: enough to share a flush among many, small enough not to hold rows for long.
 _MAX_DOCUMENTS = 64
@@ -30,9 +27,9 @@ _MAX_BYTES = 8 * 1024 * 1024
 
 # After a lost connection: how long to go on asking whether the commit was applied.
 _RECOVER_SECONDS = 10.0
-_RECOVER_PAUSE = 0.2
+_RECOVER_PAUSE = 0.1
 
-# Server errors that say "not now" rather than "not so".
+# Server errors that say "not now" rather than "not so": serialization, deadlock, lock timeout.
 _TRANSIENT = frozenset({"40001", "40P01", "55P03"})
 _TRANSIENT_TRIES = 5
 
@@ -41,168 +38,174 @@ class OutcomeUnknown(StorageError):
     """The connection broke and stayed broken: the commit may or may not have been applied."""
 
 
-@dataclass(slots=True)
-class _Line:
-    """A queue of documents and the connection that serves it."""
-
-    relaxed: bool
-    waiting: deque[Document] = field(default_factory=deque[Document])
-    connection: AsyncConnection[TupleRow] | None = None
-    pump: asyncio.Task[None] | None = None
-
-
 class SharedWriter:
     """Sends documents; `dsn` may lead through a transaction-mode pooler."""
 
     def __init__(self, dsn: str) -> None:
-        self._dsn = dsn
-        self._strict = _Line(relaxed=False)
-        self._relaxed = _Line(relaxed=True)
+        self._strict = _Line(dsn, relaxed=False)
+        self._relaxed = _Line(dsn, relaxed=True)
         self._closed = False
-        self.calls = 0
-        self.documents = 0
 
-    def submit(self, document: Document) -> asyncio.Future[int | None]:
-        """Queue a document. The future gives its first sequence number, or None when fenced out;
-        it raises `StorageCorrupt` for a broken invariant and `StorageError` for other failures."""
+    def submit(self, document: Document) -> None:
+        """Queue a document and send it as soon as the line is free; its outcome will be set.
+
+        Errors among the outcomes: `StorageCorrupt` for a broken invariant, `OutcomeUnknown`, and
+        `StorageError` for anything else the database refused.
+        """
         if self._closed:
-            document.answer.set_exception(StorageClosed("the writer is closed"))
-            return document.answer
-        line = self._relaxed if document.relaxed else self._strict
-        line.waiting.append(document)
-        if line.pump is None:
-            line.pump = asyncio.get_running_loop().create_task(self._pump(line))
-        return document.answer
+            document.conclude(StorageClosed("the writer is closed"))
+            return
+        (self._relaxed if document.relaxed else self._strict).submit(document)
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """How many documents went in how many calls, so far."""
+        lines = (self._strict, self._relaxed)
+        return sum(line.documents for line in lines), sum(line.calls for line in lines)
 
     async def close(self) -> None:
         """Send what is queued, then give the connections back. Idempotent."""
         self._closed = True
         for line in (self._strict, self._relaxed):
-            if line.pump is not None:
-                await asyncio.wait([line.pump])
-            await self._disconnect(line)
+            await line.close()
 
-    async def _pump(self, line: _Line) -> None:
-        try:
-            while line.waiting:
-                batch = _take(line.waiting)
-                await self._send(line, batch)
-        finally:
-            line.pump = None
-            if line.waiting:  # only when this task was cancelled
-                for document in line.waiting:
-                    _fail(document, StorageClosed("the writer was stopped"))
-                line.waiting.clear()
 
-    async def _send(self, line: _Line, batch: list[Document]) -> None:
-        try:
-            answers = await self._call(line, batch)
-        except asyncio.CancelledError:
-            for document in batch:
-                _fail(document, OutcomeUnknown("the writer was stopped during a commit"))
-            raise
-        except psycopg.Error as error:
-            if _lost(line.connection, error):
-                await self._disconnect(line)
-                for document in batch:
-                    await self._recover(line, document, error)
-            elif len(batch) == 1:
-                await self._refused(line, batch[0], error)
-            else:
-                # One document's fault is not the others': each again, alone.
-                for document in batch:
-                    await self._send(line, [document])
+class _Line:
+    """One connection and the documents that wait for it."""
+
+    def __init__(self, dsn: str, *, relaxed: bool) -> None:
+        self._dsn = dsn
+        self._relaxed = relaxed
+        self._waiting: deque[Document] = deque()
+        # Documents of a failed call, to be sent again each alone.
+        self._alone: deque[Document] = deque()
+        self._tries: dict[Document, int] = {}
+        self._under_way: list[Document] = []
+        self._wire: Wire | None = None
+        # While it runs, nothing is sent: it connects, or finds out what became of lost commits.
+        self._repair: asyncio.Task[None] | None = None
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self.calls = 0
+        self.documents = 0
+
+    def submit(self, document: Document) -> None:
+        self._waiting.append(document)
+        self._idle.clear()
+        self._send_next()
+
+    async def close(self) -> None:
+        await self._idle.wait()
+        wire, self._wire = self._wire, None
+        if wire is not None:
+            await wire.close()
+
+    def _send_next(self) -> None:
+        if self._under_way or self._repair is not None:
             return
-        except Exception as error:  # noqa: BLE001  # whatever it is, nobody may wait for ever
-            await self._disconnect(line)
-            for document in batch:
-                _fail(document, StorageError(f"commit failed: {error}"), error)
+        if not self._waiting and not self._alone:
+            self._idle.set()
             return
-        for document, first_seq in zip(batch, answers, strict=True):
-            if not document.answer.done():
-                document.answer.set_result(first_seq)
-
-    async def _call(self, line: _Line, batch: list[Document]) -> list[int | None]:
-        connection = line.connection
-        if connection is None or connection.closed:
-            connection = line.connection = await connect(self._dsn)
-            arrays.register(connection)
-        cursor = await connection.execute(
-            QUERIES["commit_batch"], _parameters(batch, line.relaxed), binary=True
-        )
-        row = await cursor.fetchone()
-        assert row is not None
+        if self._wire is None or self._wire.closed:
+            self._start_repair([])
+            return
+        self._under_way = [self._alone.popleft()] if self._alone else _take(self._waiting)
         self.calls += 1
-        self.documents += len(batch)
-        return row[0]
+        self.documents += len(self._under_way)
+        self._wire.send(_arguments(self._under_way, self._relaxed))
 
-    async def _refused(self, line: _Line, document: Document, error: psycopg.Error) -> None:
-        tries = 1
-        while error.sqlstate in _TRANSIENT and tries < _TRANSIENT_TRIES:
-            await asyncio.sleep(0.01 * 2**tries)
-            tries += 1
-            try:
-                answers = await self._call(line, [document])
-            except psycopg.Error as again:
-                error = again
-                if _lost(line.connection, again):
-                    await self._disconnect(line)
-                    await self._recover(line, document, again)
+    def _answered(self, answer: Answer) -> None:
+        batch, self._under_way = self._under_way, []
+        match answer:
+            case bytes():
+                for document, first_seq in zip(batch, arrays.read_big_array(answer), strict=True):
+                    self._tries.pop(document, None)
+                    document.conclude((first_seq,))
+            case Refused():
+                self._refused(batch, answer)
+            case ConnectionLost():
+                if batch:
+                    self._start_repair(batch)
+        self._send_next()
+
+    def _refused(self, batch: list[Document], error: Refused) -> None:
+        if len(batch) > 1:
+            # One document's fault is not the others'.
+            self._alone.extend(batch)
+            return
+        document = batch[0]
+        tries = self._tries.pop(document, 1)
+        if error.sqlstate in _TRANSIENT and tries < _TRANSIENT_TRIES:
+            self._tries[document] = tries + 1
+            self._alone.append(document)
+        elif error.sqlstate[:2] == "57":
+            # The server is shutting down and has rolled back: the same as a lost connection.
+            self._start_repair(batch)
+        else:
+            document.conclude(_meaning(error))
+
+    # Repair: the slow path
+
+    def _start_repair(self, lost: list[Document]) -> None:
+        self._repair = asyncio.get_running_loop().create_task(self._mend(lost))
+
+    async def _mend(self, lost: list[Document]) -> None:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + _RECOVER_SECONDS
+        reason = "no connection"
+        try:
+            while loop.time() < deadline:
+                try:
+                    await self._settle(lost)
+                    self._wire = await Wire.open(self._dsn, self._answered)
                     return
-            else:
-                document.answer.set_result(answers[0])
-                return
-        _fail(document, _meaning(error), error)
+                except (psycopg.Error, OSError) as error:
+                    reason = str(error).strip()
+                    await asyncio.sleep(_RECOVER_PAUSE)
+            self._give_up(lost, reason)
+        except asyncio.CancelledError:
+            self._give_up(lost, "the process is ending")
+            raise
+        finally:
+            self._repair = None
+            self._send_next()
 
-    async def _recover(self, line: _Line, document: Document, cause: psycopg.Error) -> None:
-        """Find out what became of a commit whose answer was lost, and send it if nothing did.
+    async def _settle(self, lost: list[Document]) -> None:
+        """Find out what became of commits whose answer was lost; those not applied are sent again.
 
         Under its fence a session's sequence number moves only by its own commits, so where it
         stands says whether this one was applied.
         """
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + _RECOVER_SECONDS
-        while True:
-            try:
-                document.answer.set_result(await self._settle(line, document))
-                return
-            except (psycopg.Error, OSError) as error:
-                if isinstance(error, psycopg.Error) and not _lost(line.connection, error):
-                    _fail(document, _meaning(error), error)
-                    return
-                await self._disconnect(line)
-            if loop.time() > deadline:
-                _fail(
-                    document, OutcomeUnknown(f"lost the database during a commit: {cause}"), cause
+        if not lost:
+            return
+        async with await connect(self._dsn, "laneway-commit") as connection:
+            while lost:
+                document = lost[0]
+                identity = document.identity
+                cursor = await connection.execute(
+                    QUERIES["session_position"],
+                    (identity.tenant.hex(), identity.session.hex(), identity.fence),
                 )
-                return
-            await asyncio.sleep(_RECOVER_PAUSE)
+                row = await cursor.fetchone()
+                if row is None:
+                    document.conclude((None,))
+                elif row[0] == document.expected_seq + document.writes:
+                    document.conclude((document.expected_seq,))
+                else:
+                    self._alone.append(document)
+                lost.pop(0)
 
-    async def _settle(self, line: _Line, document: Document) -> int | None:
-        connection = line.connection
-        if connection is None or connection.closed:
-            connection = line.connection = await connect(self._dsn)
-            arrays.register(connection)
-        identity = document.identity
-        cursor = await connection.execute(
-            QUERIES["session_position"],
-            (identity.tenant.hex(), identity.session.hex(), identity.fence),
-        )
-        row = await cursor.fetchone()
-        if row is None:
-            return None
-        if row[0] == document.expected_seq + document.writes:
-            return document.expected_seq
-        return (await self._call(line, [document]))[0]
-
-    async def _disconnect(self, line: _Line) -> None:
-        connection, line.connection = line.connection, None
-        if connection is not None:
-            with contextlib.suppress(psycopg.Error, OSError):
-                await connection.close()
+    def _give_up(self, lost: list[Document], reason: str) -> None:
+        for document in lost:
+            document.conclude(OutcomeUnknown(f"lost the database during a commit: {reason}"))
+        for queue in (self._alone, self._waiting):
+            while queue:
+                queue.popleft().conclude(StorageError(f"no connection to commit on: {reason}"))
 
 
 def _take(waiting: deque[Document]) -> list[Document]:
+    if len(waiting) == 1:
+        return [waiting.popleft()]
     batch: list[Document] = []
     size = 0
     while waiting and len(batch) < _MAX_DOCUMENTS:
@@ -216,42 +219,33 @@ def _take(waiting: deque[Document]) -> list[Document]:
     return batch
 
 
-def _parameters(batch: list[Document], relaxed: bool) -> tuple[object, ...]:
-    return (
-        arrays.uuid_array([d.identity.session for d in batch]),
-        arrays.uuid_array([d.identity.tenant for d in batch]),
-        arrays.big_array([d.identity.fence for d in batch]),
-        arrays.big_array([d.stamp for d in batch]),
-        arrays.int_array([d.writes for d in batch]),
-        arrays.int_array([len(d.code) for d in batch]),
-        arrays.big_array([d.messages for d in batch]),
-        arrays.text_array([d.usage for d in batch]),
-        arrays.small_array([code for d in batch for code in d.code]),
-        arrays.text_array([text for d in batch for text in d.a]),
-        arrays.text_array([text for d in batch for text in d.b]),
-        arrays.text_array([text for d in batch for text in d.c]),
-        arrays.text_array([text for d in batch for text in d.d]),
-        arrays.text_array([text for d in batch for text in d.e]),
-        relaxed,
-    )
+def _arguments(batch: list[Document], relaxed: bool) -> list[bytes]:
+    ids: list[bytes] = []
+    numbers: list[int | None] = [int(relaxed)]
+    codes: list[int] = []
+    texts: list[bytes | None] = []
+    for document in batch:
+        identity = document.identity
+        ids += (identity.session, identity.tenant)
+        numbers += (
+            identity.fence,
+            document.stamp,
+            document.writes,
+            len(document.codes),
+            len(document.texts),
+            document.messages,
+        )
+        codes += document.codes
+        texts += document.texts
+    return [
+        arrays.uuid_array(ids),
+        arrays.big_array(numbers),
+        arrays.small_array(codes),
+        arrays.text_array(texts),
+    ]
 
 
-def _lost(connection: AsyncConnection[TupleRow] | None, error: psycopg.Error) -> bool:
-    return (
-        connection is None
-        or connection.closed
-        or error.sqlstate is None
-        or error.sqlstate[:2] in ("08", "57")
-    )
-
-
-def _meaning(error: psycopg.Error) -> StorageError:
+def _meaning(error: Refused) -> StorageError:
     if error.sqlstate in ("23505", "LW001"):
-        return StorageCorrupt(error.diag.message_primary or str(error))
+        return StorageCorrupt(error.message)
     return StorageError(f"the database refused a commit: {error}")
-
-
-def _fail(document: Document, error: StorageError, cause: BaseException | None = None) -> None:
-    error.__cause__ = cause
-    if not document.answer.done():
-        document.answer.set_exception(error)

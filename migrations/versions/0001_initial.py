@@ -20,6 +20,7 @@ _SCRIPTS = (
     "functions/claim.sql",
     "functions/hosts.sql",
     "functions/dispatch.sql",
+    "functions/hosting.sql",
     "functions/sessions.sql",
     "functions/api_keys.sql",
     "row_security.sql",

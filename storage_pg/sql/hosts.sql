@@ -13,8 +13,8 @@ SET client_connection_check_interval = '1s'
 SELECT pg_try_advisory_lock(%s::bigint)
 
 -- name: register_host
-INSERT INTO laneway.hosts (id, name, role, url, process_id, lock_key, lease_pid)
-VALUES (%s::uuid, %s, %s, %s, %s, %s::bigint, pg_backend_pid())
+INSERT INTO laneway.hosts (id, name, role, url, process_id, lock_key, lease_pid, capacity)
+VALUES (%s::uuid, %s, %s, %s, %s, %s::bigint, pg_backend_pid(), %s)
 
 -- name: remove_host
 DELETE FROM laneway.hosts WHERE id = %s::uuid
@@ -46,13 +46,13 @@ SELECT id::text, name, role, sessions FROM laneway.bury_dead_hosts()
 SELECT id::text, name FROM laneway.cut_off_silent_hosts(make_interval(secs => %s))
 
 -- name: list_hosts
-SELECT id::text, name, role, url, process_id, draining,
+SELECT id::text, name, role, url, process_id, capacity, draining,
        (extract(epoch FROM started_at) * 1000)::bigint,
        (extract(epoch FROM heartbeat_at) * 1000)::bigint
 FROM laneway.hosts ORDER BY started_at, id
 
 -- name: get_host
-SELECT id::text, name, role, url, process_id, draining,
+SELECT id::text, name, role, url, process_id, capacity, draining,
        (extract(epoch FROM started_at) * 1000)::bigint,
        (extract(epoch FROM heartbeat_at) * 1000)::bigint
 FROM laneway.hosts WHERE id = %s::uuid

@@ -2,9 +2,12 @@
 
 -- name: commit_batch
 -- One physical transaction for the commits of several sessions; see the function for its arguments.
-SELECT laneway.commit_batch(
-    %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %s::boolean
-)
+SELECT laneway.commit_batch($1, $2, $3, $4)
+
+-- name: prepare_commit
+-- The same as a statement of this connection, where the connection is no pooler's.
+PREPARE laneway_commit (uuid[], bigint[], smallint[], text[]) AS
+SELECT laneway.commit_batch($1, $2, $3, $4)
 
 -- name: session_position
 -- Where a session stands, to find out whether a commit whose answer was lost was applied.

@@ -66,7 +66,8 @@ CREATE TABLE laneway.webhooks (
 CREATE INDEX webhooks_tenant ON laneway.webhooks (tenant_id);
 
 -- Live processes, one row per incarnation of a lease connection. lock_key is the advisory lock
--- that this incarnation holds; lease_pid the backend that holds it.
+-- that this incarnation holds; lease_pid the backend that holds it; capacity how many operations it
+-- drives at once.
 CREATE TABLE laneway.hosts (
     id            uuid PRIMARY KEY,
     name          text NOT NULL,
@@ -75,6 +76,7 @@ CREATE TABLE laneway.hosts (
     process_id    integer NOT NULL,
     lock_key      bigint NOT NULL,
     lease_pid     integer NOT NULL,
+    capacity      integer NOT NULL,
     started_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
     heartbeat_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
     draining      boolean NOT NULL DEFAULT false
@@ -138,7 +140,8 @@ CREATE TABLE laneway.usage_ledger (
 CREATE INDEX usage_ledger_seq ON laneway.usage_ledger (session_id, seq);
 
 -- The branch index (§2.6): which entries lie physically in which segment. A branch_id is the
--- sequence number of the entry that opened the segment.
+-- sequence number of the entry that opened the segment. The key begins with the entry, so that it
+-- also answers which segments hold an entry.
 CREATE TABLE laneway.branch_entries (
     session_id  uuid NOT NULL,
     branch_id   bigint NOT NULL,
@@ -146,10 +149,9 @@ CREATE TABLE laneway.branch_entries (
     tenant_id   uuid NOT NULL,
     entry_seq   bigint NOT NULL,
     entry_type  text NOT NULL,
-    PRIMARY KEY (session_id, branch_id, entry_id)
+    PRIMARY KEY (session_id, entry_id, branch_id)
 ) PARTITION BY RANGE (entry_id);
 CREATE INDEX branch_entries_order ON laneway.branch_entries (session_id, branch_id, entry_seq);
-CREATE INDEX branch_entries_entry ON laneway.branch_entries (session_id, entry_id);
 CREATE INDEX branch_entries_compactions ON laneway.branch_entries (session_id, branch_id, entry_seq)
     WHERE entry_type = 'compaction';
 

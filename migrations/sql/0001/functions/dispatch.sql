@@ -1,9 +1,10 @@
 -- The scheduler's view over all tenants. These run as their owner, which sees all tenants' rows.
 
 -- Chooses operations that wait for a drive (due, and no live worker owns their session), marks them
--- dispatched and returns them. Tenants take turns: each gets an equal share of at_most, within its
--- limit of concurrent drives ("concurrentDrives" in its limits, else default_limit), against which
--- count the due operations of its owned sessions and those dispatched and not yet claimed. What was
+-- dispatched and returns them. No more than the live workers have room for: their capacity, less the
+-- due operations of owned sessions and those dispatched and not yet claimed (without any worker,
+-- at_most). Tenants take turns, whoever has least under way first: each gets an equal share, within
+-- its limit of concurrent drives ("concurrentDrives" in its limits, else default_limit). What was
 -- dispatched more than again_after ms ago and still waits is chosen again. Dispatchers take turns
 -- too, so that two of them cannot exceed a limit together; rows that a commit has locked are left
 -- for the next call.
@@ -17,7 +18,8 @@ AS $$
 #variable_conflict use_column
 DECLARE
     turn record;
-    share integer;
+    room bigint;
+    chosen bigint;
 BEGIN
     PERFORM pg_advisory_xact_lock(hashtextextended('laneway.dispatch', 0));
     FOR turn IN
@@ -39,23 +41,35 @@ BEGIN
             JOIN laneway.open_operations AS o ON o.session_id = s.id AND o.due_at <= now_ms
             WHERE h.role = 'worker'
             GROUP BY o.tenant_id
+        ), sent AS (
+            SELECT o.tenant_id AS tenant, count(*) AS number
+            FROM laneway.open_operations AS o
+            WHERE o.dispatched_at > now_ms - again_after
+              AND NOT EXISTS (
+                  SELECT 1 FROM laneway.sessions AS s
+                  JOIN laneway.hosts AS h ON h.id = s.owner_host AND h.role = 'worker'
+                  WHERE s.id = o.session_id)
+            GROUP BY o.tenant_id
+        ), fleet AS (
+            SELECT sum(h.capacity) AS capacity FROM laneway.hosts AS h
+            WHERE h.role = 'worker' AND NOT h.draining
         )
         SELECT d.tenant, count(*) OVER () AS tenants,
+               coalesce(v.number, 0) + coalesce(q.number, 0) AS under_way,
                coalesce((t.limits ->> 'concurrentDrives')::integer, default_limit)
-               - coalesce(v.number, 0)
-               - (SELECT count(*) FROM laneway.open_operations AS o
-                  WHERE o.tenant_id = d.tenant AND o.dispatched_at > now_ms - again_after
-                    AND NOT EXISTS (
-                        SELECT 1 FROM laneway.sessions AS s
-                        JOIN laneway.hosts AS h ON h.id = s.owner_host AND h.role = 'worker'
-                        WHERE s.id = o.session_id)) AS slots
+               - coalesce(v.number, 0) - coalesce(q.number, 0) AS slots,
+               f.capacity - (SELECT coalesce(sum(number), 0) FROM driven)
+               - (SELECT coalesce(sum(number), 0) FROM sent) AS free
         FROM due AS d
+        CROSS JOIN fleet AS f
         LEFT JOIN driven AS v ON v.tenant = d.tenant
+        LEFT JOIN sent AS q ON q.tenant = d.tenant
         LEFT JOIN laneway.tenants AS t ON t.id = d.tenant
         WHERE d.oldest <= now_ms
-        ORDER BY d.oldest
+        ORDER BY under_way, d.oldest
     LOOP
-        share := greatest(1, at_most / turn.tenants);
+        room := least(coalesce(room, turn.free, at_most), at_most);
+        EXIT WHEN room <= 0;
         CONTINUE WHEN turn.slots <= 0;
         RETURN QUERY
         UPDATE laneway.open_operations AS o SET dispatched_at = now_ms
@@ -68,11 +82,13 @@ BEGIN
                   JOIN laneway.hosts AS h ON h.id = s.owner_host AND h.role = 'worker'
                   WHERE s.id = c.session_id)
             ORDER BY c.due_at
-            LIMIT least(share, turn.slots)
+            LIMIT least(greatest(1, least(turn.free, at_most) / turn.tenants), turn.slots, room)
             FOR UPDATE OF c SKIP LOCKED
         ) AS chosen
         WHERE o.operation_id = chosen.operation_id
         RETURNING o.operation_id, o.tenant_id, o.session_id, o.lane, o.due_at;
+        GET DIAGNOSTICS chosen = ROW_COUNT;
+        room := room - chosen;
     END LOOP;
 END
 $$;
@@ -89,7 +105,8 @@ $$;
 
 -- Counts one drive pass of an operation and returns how many passes in a row, this one included,
 -- began at the same state; null when the operation is over. The reason is kept for the error that
--- ends an operation whose passes lead nowhere.
+-- ends an operation whose passes lead nowhere. The operation is no longer waiting for a drive, so it
+-- is no longer dispatched. A count that a crash of the database loses does no harm.
 CREATE FUNCTION laneway.begin_pass(for_tenant uuid, for_session uuid, for_operation uuid, reason text)
 RETURNS integer
 LANGUAGE plpgsql
@@ -98,8 +115,10 @@ AS $$
 DECLARE
     counted integer;
 BEGIN
-    PERFORM set_config('laneway.tenant', for_tenant::text, true);
+    PERFORM set_config('laneway.tenant', for_tenant::text, true),
+            set_config('synchronous_commit', 'off', true);
     UPDATE laneway.open_operations AS o SET
+        dispatched_at = NULL,
         passes = CASE WHEN o.progress_seq = v.seq THEN o.passes + 1 ELSE 1 END,
         progress_seq = v.seq,
         last_reason = CASE WHEN o.progress_seq = v.seq THEN coalesce(reason, o.last_reason)
