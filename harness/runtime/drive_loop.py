@@ -65,15 +65,18 @@ _OPERATION_SPANS: dict[OperationKind, SpanName] = {
 
 def start_pass(core: Core, lane: Lane, drive: Drive) -> None:
     """Run the pass of an installed drive in a task of its own."""
-    drive.task = asyncio.get_running_loop().create_task(_run_pass(core, lane, drive))
+    operation = lane.projection.operation
+    assert operation is not None
+    span = _OPERATION_SPANS[operation.kind]
+    drive.task = asyncio.get_running_loop().create_task(_run_pass(core, lane, drive, span))
     core.detach(drive.task)
     drive.watch_installer(lambda error: lane.abandon(drive, error))
 
 
-async def _run_pass(core: Core, lane: Lane, drive: Drive) -> None:
+async def _run_pass(core: Core, lane: Lane, drive: Drive, span: SpanName) -> None:
     p = DrivePass(core, lane, drive)
     try:
-        with p.span(_OPERATION_SPANS[p.current().kind], {}) as inner:
+        with p.span(span, {}) as inner:
             outcome = await _execute(inner)
         if not drive.finalizing:
             lane.remove_drive(drive)

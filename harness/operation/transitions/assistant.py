@@ -21,7 +21,7 @@ from harness.operation.classify import (
     Suspended,
     WantsTools,
 )
-from harness.operation.events import RetryScheduled, RunSuspend
+from harness.operation.events import RetryScheduled
 from harness.operation.state import (
     AssistantPhase,
     CallPlanned,
@@ -173,7 +173,7 @@ def settle_generation(
                         trigger_entry_id=context.trigger_entry_id,
                     ),
                 )
-        case Suspended(handle=handle):
+        case Suspended():
             phase = DeferredPhase(
                 deferred=DeferredSuspended(
                     step_id=context.step_id,
@@ -181,11 +181,6 @@ def settle_generation(
                     poll=0,
                     configuration=context.configuration,
                     stream_options=context.stream_options,
-                )
-            )
-            draft.event(
-                RunSuspend(
-                    lane=projection.lane, run_id=operation.id, reason="deferred", deferred=handle
                 )
             )
         case Failed(retryable=retryable, interrupted=interrupted):

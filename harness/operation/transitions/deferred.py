@@ -14,7 +14,6 @@ from harness.operation.classify import (
     Suspended,
     WantsTools,
 )
-from harness.operation.events import RunSuspend
 from harness.operation.state import (
     ConfigurationProvenance,
     Deferred,
@@ -115,7 +114,7 @@ def settle_poll(
             phase = finish_checkpoint(response_id, include=True)
         case Overflow(message=message) | Failed(message=message):
             phase = response_failure(response_id, message, "provider_error")
-        case Suspended(handle=handle):
+        case Suspended():
             phase = DeferredPhase(
                 deferred=DeferredSuspended(
                     step_id=pending.step_id,
@@ -123,11 +122,6 @@ def settle_poll(
                     poll=pending.poll,
                     configuration=pending.configuration,
                     stream_options=pending.stream_options,
-                )
-            )
-            draft.event(
-                RunSuspend(
-                    lane=projection.lane, run_id=operation.id, reason="deferred", deferred=handle
                 )
             )
         case WantsTools(message=message):

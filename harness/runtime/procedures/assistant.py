@@ -23,6 +23,7 @@ from harness.operation.events import RetryEnd, RetryStart
 from harness.operation.state import (
     AssistantPhase,
     CancelRequested,
+    CompactionPhase,
     CompactionPreparation,
     GenerationPending,
     GenerationReady,
@@ -43,8 +44,9 @@ from harness.runtime.procedures.streaming import (
     read_frames,
     report_synthetic,
 )
+from harness.runtime.procedures.structural import announce
 from harness.runtime.procedures.threshold import prepare_overflow
-from harness.runtime.procedures.turns import close_turn, open_turn
+from harness.runtime.procedures.turns import close_settled, close_turn, open_turn
 from harness.session.session import SessionMutator
 
 
@@ -216,7 +218,9 @@ async def _after_settlement(
             )
         )
     if not isinstance(outcome, WantsTools):
-        await close_turn(p, outcome.message)
+        await close_settled(p, outcome)
+    if isinstance(phase, CompactionPhase):
+        await announce(p)
 
 
 async def recover_generation(p: DrivePass, pending: GenerationPending) -> None:

@@ -24,7 +24,7 @@ from harness.runtime.procedures.requests import (
     request_response,
 )
 from harness.runtime.procedures.streaming import read_frames, report_synthetic
-from harness.runtime.procedures.turns import close_turn, open_turn
+from harness.runtime.procedures.turns import close_settled, open_turn
 from harness.session.session import SessionMutator
 
 
@@ -105,7 +105,7 @@ async def settle(
 
     outcome = await p.transition(plan, cancelled_ok=True)
     if not p.ended() and not isinstance(outcome, WantsTools):
-        await close_turn(p, outcome.message)
+        await close_settled(p, outcome)
 
 
 async def settle_lost_poll(p: DrivePass, pending: DeferredPending) -> None:

@@ -7,7 +7,6 @@ from harness.compaction.tokens import context_tokens, exceeds_threshold
 from harness.operation.state import (
     CheckpointPhase,
     CompactionPreparation,
-    MayFinish,
 )
 from harness.operation.step import LaneProjection, Step
 from harness.operation.transitions import checkpoint as checkpoints
@@ -39,8 +38,6 @@ async def consider_threshold(p: DrivePass) -> bool:
     if not isinstance(phase, CheckpointPhase) or not state.settings.compaction.enabled:
         return False
     if phase.threshold_checked_trigger_entry_id == phase.trigger_entry_id:
-        return False
-    if isinstance(phase.continuation, MayFinish) and not p.lane.projection.leaf_id:
         return False
     model = p.core.models.resolve(p.lane.projection.config.model)
     if model is None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 
 from harness.messages import AssistantMessage, ToolResultMessage
-from harness.operation.events import TurnEnd, TurnStart
+from harness.operation.classify import Classification, Suspended
+from harness.operation.events import RunSuspend, TurnEnd, TurnStart
 from harness.runtime.drive import Drive
 from harness.runtime.procedures.base import DrivePass
 from harness.telemetry import NOOP_TELEMETRY
@@ -71,3 +72,17 @@ async def close_turn(
             recovery=recovery,
         )
     )
+
+
+async def close_settled(p: DrivePass, outcome: Classification) -> None:
+    """Close the turn of a response that planned no tools, and report a suspension after it (§5.5)."""
+    await close_turn(p, outcome.message)
+    if isinstance(outcome, Suspended):
+        await p.emit(
+            RunSuspend(
+                lane=p.lane.name,
+                run_id=p.operation_id,
+                reason="deferred",
+                deferred=outcome.handle,
+            )
+        )
