@@ -31,7 +31,7 @@ class Endpoint:
 
     api: Api
     base_url: str | None = None
-    api_key: str | None = None
+    api_key: str | None = field(default=None, repr=False)
     headers: dict[str, str] = field(default_factory=dict[str, str])
     connect_timeout: float = 10.0
     read_timeout: float = 300.0
@@ -54,7 +54,7 @@ class Client:
         self._hooks: dict[str, RequestHooks] = {}
         self._tokens = itertools.count(1)
         self._http = _http_client(endpoint, _hook_flow(self._hooks))
-        self._plain_http = _http_client(endpoint, None)
+        self._plain_http: httpx2.AsyncClient | None = None
         self._models: dict[tuple[str, bool], WireModel] = {}
 
     def model(self, model: Model) -> WireModel:
@@ -63,6 +63,8 @@ class Client:
 
     def plain_model(self, model: Model) -> WireModel:
         """The same without hooks on the wire, which batches refuse."""
+        if self._plain_http is None:
+            self._plain_http = _http_client(self._endpoint, None)
         return self._model(model, self._plain_http)
 
     @contextlib.contextmanager
@@ -78,7 +80,8 @@ class Client:
     async def aclose(self) -> None:
         """Close the connections."""
         await self._http.aclose()
-        await self._plain_http.aclose()
+        if self._plain_http is not None:
+            await self._plain_http.aclose()
 
     def _model(self, model: Model, http: httpx2.AsyncClient) -> WireModel:
         key = (model.model_id, http is self._http)
