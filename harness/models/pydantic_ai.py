@@ -90,16 +90,24 @@ class PydanticAIProvider:
         queue: asyncio.Queue[AssistantMessageFrame | None] = asyncio.Queue()
         # In a task of its own, so that an abort can cut it off wherever it waits.
         task = asyncio.create_task(Attempt(model, options, now, queue.put_nowait).run(work))
-        task.add_done_callback(lambda _: queue.put_nowait(None))
+
+        def over(done: asyncio.Task[AssistantMessageEvent]) -> None:
+            queue.put_nowait(None)
+            if not done.cancelled():
+                # Nobody may be left to hear of it when the reader went away.
+                done.exception()
 
         def stop() -> None:
             task.cancel()
+
+        task.add_done_callback(over)
 
         remove = options.signal.on_abort(stop)
         try:
             while (frame := await queue.get()) is not None:
                 yield frame
-            yield await task
+            # Cancelled before its first step, the task never came to settle by itself.
+            yield aborted(model, now) if task.cancelled() and options.signal.aborted else await task
         finally:
             remove()
             if not task.done():

@@ -99,7 +99,8 @@ def _http_client(endpoint: Endpoint, auth: httpx2.Auth | None) -> httpx2.AsyncCl
         # Waiting for a free connection would look like a silent provider.
         limits=httpx2.Limits(max_connections=None, max_keepalive_connections=100),
         auth=auth,
-        follow_redirects=True,
+        # A redirect would carry a key in a header of its own to wherever it points.
+        follow_redirects=False,
     )
 
 

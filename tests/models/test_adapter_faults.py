@@ -274,6 +274,29 @@ async def test_an_abort_before_the_first_byte(
     await asyncio.wait_for(request.gone.wait(), 10)
 
 
+async def test_an_abort_before_the_first_step_of_the_request(
+    server: FaultServer, provider: PydanticAIProvider, api: Api
+) -> None:
+    controller = AbortController()
+    task = asyncio.create_task(
+        collect(provider.stream(model_for(api), ask("hi"), options(signal=controller.signal)))
+    )
+    # The reader runs first and starts the request's task, which then is cancelled before it ran.
+    asyncio.get_running_loop().call_soon(controller.abort)
+    assert check_stream(await task).stop_reason == "aborted"
+    assert server.requests == []
+
+
+async def test_a_key_follows_no_redirect(
+    server: FaultServer, provider: PydanticAIProvider, api: Api
+) -> None:
+    async with fault_server() as elsewhere:
+        server.will(Reply(307, headers={"location": f"{elsewhere.url}/v1/x"}, body={}))
+        message = await settle(provider.stream(model_for(api), ask("hi"), options()))
+        assert elsewhere.requests == []
+    assert (message.stop_reason, message.error_kind) == ("error", "terminal")
+
+
 async def test_an_abort_before_the_request_sends_nothing(
     server: FaultServer, provider: PydanticAIProvider, api: Api
 ) -> None:
