@@ -11,13 +11,15 @@ from pathlib import Path
 from harness.context import Context
 from harness.environment import Environment
 from harness.errors import SessionNotFound, StorageError
+from harness.session.legacy_v3 import is_legacy, legacy_metadata, load_legacy
 from harness.session.repo import Repository, sorted_by_age
 from harness.session.rewrite import Keep, next_generation, rewrite_records
 from harness.storage.file_lock import FileLock
 from harness.storage.jsonl import CompactionPolicy, Durability, JsonlStorage
-from harness.storage.jsonl_file import load, read_jsonl_metadata, write_file
-from harness.storage.memory_copy import MemorySnapshot
+from harness.storage.jsonl_file import LoadedFile, load, read_jsonl_metadata, write_file
+from harness.storage.memory_copy import MemorySnapshot, restore
 from harness.storage.metadata import SessionMetadata
+from harness.storage.migrations import CURRENT_SCHEMA, Schema
 from harness.storage.protocol import Storage
 from harness.storage.records import Record
 from harness.storage.snapshot import Snapshot
@@ -112,7 +114,7 @@ class JsonlSessions(FileSessions):
         self._policy = policy or CompactionPolicy()
 
     def _metadata_of(self, path: Path) -> SessionMetadata:
-        return read_jsonl_metadata(path)
+        return legacy_metadata(path) if is_legacy(path) else read_jsonl_metadata(path)
 
     async def _build(
         self, metadata: SessionMetadata, records: Iterable[Record], *, next_seq: int = 1
@@ -126,6 +128,7 @@ class JsonlSessions(FileSessions):
             self._environment.clock,
             durability=self._durability,
             policy=self._policy,
+            loader=load_any,
         )
         return storage, storage.metadata
 
@@ -133,7 +136,7 @@ class JsonlSessions(FileSessions):
         if isinstance(active, JsonlStorage) and not active.closed:
             return MemorySnapshot(active.state)
         # Nobody here has it open: what the file holds now is one prefix of its history.
-        loaded = await asyncio.to_thread(load, await self.path_of(session_id))
+        loaded = await asyncio.to_thread(load_any, await self.path_of(session_id))
         return MemorySnapshot(loaded.state)
 
     async def _remove(self, session_id: str) -> None:
@@ -153,8 +156,15 @@ class JsonlSessions(FileSessions):
             lock.release()
 
 
+def load_any(path: Path, schema: Schema = CURRENT_SCHEMA) -> LoadedFile:
+    """Read a session file of today's format or of the legacy one."""
+    return load_legacy(path) if is_legacy(path) else load(path, schema)
+
+
 def _rewrite_jsonl(path: Path, keep: Keep) -> SessionMetadata:
-    loaded = load(path)
+    loaded = load_any(path)
+    if loaded.first_write_adds is not None:
+        restore(loaded.state, loaded.first_write_adds)
     snapshot = MemorySnapshot(loaded.state)
     metadata = next_generation(loaded.metadata)
     write_file(

@@ -10,13 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar
 
+import msgspec
+
 from harness.clock import Clock
 from harness.context import Context
 from harness.errors import SessionNotFound, StorageError
 from harness.storage.file_lock import FileLock
 from harness.storage.jsonl_file import LoadedFile, load, write_file
 from harness.storage.jsonl_format import encode_write, transaction_line
-from harness.storage.memory_copy import MemorySnapshot
+from harness.storage.memory_copy import MemorySnapshot, restore
 from harness.storage.metadata import SessionMetadata
 from harness.storage.migrations import CURRENT_SCHEMA, Schema
 from harness.storage.prepared import (
@@ -28,10 +30,12 @@ from harness.storage.prepared import (
 from harness.storage.protocol import CommitResult
 from harness.storage.replayed import ReplayedStorage
 from harness.storage.writes import DeleteList, DeleteValue, Write
+from harness.usage import ZERO_USAGE, SessionStats, UsageRow
 
 T = TypeVar("T")
 
 Durability: TypeAlias = Literal["process", "fsync"]
+Loader: TypeAlias = Callable[[Path, Schema], LoadedFile]
 
 _log = logging.getLogger(__name__)
 
@@ -71,6 +75,7 @@ class JsonlStorage(ReplayedStorage):
         self._policy = policy
         self._live = loaded.live
         self._bytes = loaded.valid_bytes
+        self._first_write_adds = loaded.first_write_adds
         self._descriptor = _open_for_append(path)
         self._turn = asyncio.Lock()
         self._jobs: set[asyncio.Task[Any]] = set()
@@ -85,8 +90,11 @@ class JsonlStorage(ReplayedStorage):
         durability: Durability = "process",
         policy: CompactionPolicy = CompactionPolicy(),
         schema: Schema = CURRENT_SCHEMA,
+        loader: Loader = load,
     ) -> JsonlStorage:
         """Open a session for writing, migrated to the version of `schema`.
+
+        `loader` reads the file; it may know formats that this module does not.
 
         Raises `SessionNotFound`, `SessionInUse` with the holder, `NewerVersion`, or
         `StorageCorrupt` with line and byte offset. A torn last line is cut off here; a file whose
@@ -94,7 +102,7 @@ class JsonlStorage(ReplayedStorage):
         """
         lock = _claim(path)
         try:
-            loaded = await asyncio.to_thread(_load_for_writing, path, schema)
+            loaded = await asyncio.to_thread(_load_for_writing, path, schema, loader)
             storage = JsonlStorage(path, clock, loaded, lock, durability, policy)
         except BaseException:
             lock.release()
@@ -141,6 +149,8 @@ class JsonlStorage(ReplayedStorage):
         now = self._clock.now_ms()
         if not writes:
             return state.apply(writes, now)
+        if self._first_write_adds is not None:
+            await self._replace_legacy(self._first_write_adds)
         pieces = [
             encode_write(write, seq, now).encode()
             for seq, write in enumerate(prepared, start=state.next_seq)
@@ -155,6 +165,22 @@ class JsonlStorage(ReplayedStorage):
             # Queued behind this commit, whose caller need not wait for it.
             self.spawn(self.compact_if_due())
         return result
+
+    async def _replace_legacy(self, row: UsageRow) -> None:
+        """Put a file of today's format in the place of a legacy one.
+
+        The totals counted from its entries become a ledger row, so that they stay what they were.
+        """
+        self._state.stats = SessionStats(
+            message_count=self._state.stats.message_count, usage=ZERO_USAGE
+        )
+        restore(self._state, msgspec.structs.replace(row, seq=self._state.next_seq))
+        try:
+            await self._compact()
+        except OSError as error:
+            self._broken = "the legacy file could not be replaced"
+            raise StorageError(f"{self.path}: {self._broken}: {error}") from error
+        self._first_write_adds = None
 
     def _append(self, line: bytes) -> None:
         """Write one line; on failure the file is as it was, or the storage is broken."""
@@ -205,6 +231,8 @@ class JsonlStorage(ReplayedStorage):
     @property
     def past_threshold(self) -> bool:
         """Whether compaction is worth its cost."""
+        if self._first_write_adds is not None:
+            return False  # only a write may change a legacy file
         dead = self.dead_bytes
         return dead > self._policy.min_dead_bytes and dead > self._policy.dead_share * self._bytes
 
@@ -228,7 +256,13 @@ class JsonlStorage(ReplayedStorage):
     async def compact(self, context: Context) -> None:
         """Rewrite the file with live content only; sequence numbers and list cursors stay."""
         self._open()
-        await self._in_turn(self._compact)
+        await self._in_turn(self._compact_now)
+
+    async def _compact_now(self) -> None:
+        if self._first_write_adds is not None:
+            await self._replace_legacy(self._first_write_adds)
+        else:
+            await self._compact()
 
     async def _compact(self) -> None:
         snapshot = MemorySnapshot(self._state)
@@ -274,13 +308,15 @@ def _claim(path: Path) -> FileLock:
     return FileLock(path, path.stem)
 
 
-def _load_for_writing(path: Path, schema: Schema) -> LoadedFile:
+def _load_for_writing(path: Path, schema: Schema, loader: Loader) -> LoadedFile:
     """Read the file, and rewrite it when it is of an older version.
 
     The rename puts the new version and the converted content in place together, and retires the
     bytes of the old one.
     """
-    loaded = load(path, schema)
+    loaded = loader(path, schema)
+    if loaded.first_write_adds is not None:
+        return loaded
     if loaded.is_current:
         _mend(path, loaded)
         return loaded

@@ -85,7 +85,11 @@ def read_jsonl_metadata(path: Path) -> SessionMetadata:
 
 @dataclass(slots=True)
 class LoadedFile:
-    """A file read into maps. Bytes from `valid_bytes` on are a torn line."""
+    """A file read into maps. Bytes from `valid_bytes` on are a torn line.
+
+    A file of a legacy format stays as it is until the first write, which replaces it and adds
+    `first_write_adds` to the ledger.
+    """
 
     metadata: SessionMetadata
     state: MemoryState
@@ -94,6 +98,7 @@ class LoadedFile:
     valid_bytes: int
     ends_with_newline: bool = True
     is_current: bool = True
+    first_write_adds: UsageRow | None = None
 
 
 def load(path: Path, schema: Schema = CURRENT_SCHEMA) -> LoadedFile:
