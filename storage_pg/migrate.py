@@ -109,8 +109,11 @@ def _grant(driver: psycopg.Connection[TupleRow], role: str) -> None:
         raise LookupError(
             f"there is no role {role}: create it (LOGIN, nothing else) or migrate without one"
         )
-    for statement in QUERIES["grant_application"].split(";"):
-        driver.execute(sql.SQL(statement).format(role=sql.Identifier(role)))
+    grantee = sql.Identifier(role)
+    driver.execute(sql.SQL(QUERIES["grant_schema"]).format(role=grantee))
+    for (name,) in driver.execute(QUERIES["grantable_tables"]).fetchall():
+        table = sql.Identifier(SCHEMA, name)
+        driver.execute(sql.SQL(QUERIES["grant_table"]).format(table=table, role=grantee))
 
 
 def _config() -> Config:

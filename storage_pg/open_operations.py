@@ -106,11 +106,18 @@ async def dispatch_jobs(
         raise read_error(error) from error
 
 
-async def next_due(pool: Pool, now_ms: int) -> int | None:
-    """When the next operation that is not due yet becomes due (Unix ms)."""
-    rows = await fetch_from(pool, "next_due", (now_ms,))
-    instant = rows[0][0]
-    return instant if isinstance(instant, int) else None
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """When the next operation becomes due (Unix ms), and whether one that is due waits for room."""
+
+    next_due: int | None
+    backlog: bool
+
+
+async def outlook(pool: Pool, now_ms: int) -> Outlook:
+    """What a dispatcher can expect after it dispatched."""
+    rows = await fetch_from(pool, "outlook", (now_ms,))
+    return Outlook(*rows[0])  # pyright: ignore[reportArgumentType]  # columns of the statement
 
 
 async def begin_pass(
@@ -131,9 +138,10 @@ async def owner_of(pool: Pool, tenant_id: str, session_id: str) -> SessionOwner 
 
 @dataclass(frozen=True, slots=True)
 class Whereabouts:
-    """Where a session stands (its next sequence number) and who owns it."""
+    """Where a session stands (its next sequence number), whose agent it is and who owns it."""
 
     next_seq: int
+    agent: str | None
     owner: SessionOwner | None
 
 
@@ -143,8 +151,10 @@ async def whereabouts(pool: Pool, tenant_id: str, session_id: str) -> Whereabout
     if not rows:
         return None
     row: tuple[Any, ...] = rows[0]  # Any: the statement's columns
-    next_seq, host_id, role, url = row
-    return Whereabouts(next_seq, None if host_id is None else SessionOwner(host_id, role, url))
+    next_seq, agent, host_id, role, url = row
+    return Whereabouts(
+        next_seq, agent, None if host_id is None else SessionOwner(host_id, role, url)
+    )
 
 
 @dataclass(frozen=True, slots=True)

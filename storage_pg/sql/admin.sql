@@ -35,13 +35,20 @@ SELECT NOT r.rolsuper AND NOT r.rolbypassrls AND NOT EXISTS (
 )
 FROM pg_roles AS r WHERE r.rolname = %s
 
--- name: grant_application
--- What the application role may do: read and write rows, call functions, run the job queue.
+-- name: grant_schema
+-- What the application role may do: call functions, and run the job queue, which lives in public.
 GRANT USAGE ON SCHEMA laneway TO {role};
-GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA laneway TO {role};
 GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA laneway TO {role};
 GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO {role};
 GRANT USAGE ON ALL SEQUENCES IN SCHEMA public TO {role};
-GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA public TO {role};
-ALTER DEFAULT PRIVILEGES IN SCHEMA laneway
-    GRANT SELECT, INSERT, UPDATE, DELETE ON TABLES TO {role}
+GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA public TO {role}
+
+-- name: grantable_tables
+-- Tables whose rows the application role reads and writes. No partitions: a partitioned table's
+-- row-level security does not hold for who names a partition itself.
+SELECT c.relname
+FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
+WHERE n.nspname = 'laneway' AND c.relkind IN ('r', 'p') AND NOT c.relispartition
+
+-- name: grant_table
+GRANT SELECT, INSERT, UPDATE, DELETE ON {table} TO {role}

@@ -4,8 +4,8 @@
 SELECT operation_id::text, tenant_id::text, session_id::text, lane, due_at
 FROM laneway.dispatch_due(%s::bigint, %s::bigint, %s::integer, %s::integer)
 
--- name: next_due
-SELECT laneway.next_due(%s::bigint)
+-- name: outlook
+SELECT next_due, backlog FROM laneway.outlook(%s::bigint)
 
 -- name: begin_pass
 SELECT laneway.begin_pass(%s::uuid, %s::uuid, %s::uuid, %s::text)

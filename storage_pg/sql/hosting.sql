@@ -1,7 +1,7 @@
 -- What the session host and its jobs ask; the functions are made by the migrations.
 
 -- name: whereabouts
-SELECT next_seq, host_id::text, role, url FROM laneway.whereabouts(%s::uuid, %s::uuid)
+SELECT next_seq, agent, host_id::text, role, url FROM laneway.whereabouts(%s::uuid, %s::uuid)
 
 -- name: find_operation
 SELECT session_id::text, lane, kind, accepted_at
