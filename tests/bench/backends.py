@@ -69,7 +69,7 @@ async def _storage(
         return await JsonlStorage.open(path, environment.clock)
     path = folder / f"{metadata.id}.sqlite"
     create_sqlite(path, metadata)
-    synchronous = "FULL" if kind == "SQLite FULL" else "NORMAL"
+    synchronous = "full" if kind == "SQLite FULL" else "normal"
     return await SqliteStorage.open(path, environment.clock, synchronous=synchronous)
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import psycopg
 
 from harness.context import BACKGROUND
-from harness.messages import text_result
+from harness.messages import ToolResultMessage, text_result
 from harness.models.registry import ModelRegistry
-from harness.models.script import by_turn, call, say
+from harness.models.script import ScriptedRequest, ScriptedResponse, call, say
 from harness.models.scripted import ScriptedProvider, scripted_model
 from harness.result import Ok
 from harness.runtime.core import HarnessOptions
@@ -27,12 +27,17 @@ AT_ONCE = 32
 TEXT = "a line of an answer " * 20
 
 
+def _tool_turn(request: ScriptedRequest) -> ScriptedResponse:
+    answered = isinstance(request.context.messages[-1], ToolResultMessage)
+    return say(TEXT, deltas=20) if answered else call("work", {"n": 1})
+
+
 def _options(kind: str) -> HarnessOptions:
     model = scripted_model()
     if kind == "text run":
         provider = ScriptedProvider(lambda request: say(TEXT, deltas=20))
     else:
-        provider = ScriptedProvider(by_turn(call("work", {"n": 1}), say(TEXT, deltas=20)))
+        provider = ScriptedProvider(_tool_turn)
 
     async def work(request: ToolCallRequest[Any]):
         return text_result("done")
