@@ -103,8 +103,10 @@ async def keep(
     status: int,
     response: str,
 ) -> None:
-    """Keep the answer for whoever asks again."""
-    await connection.execute(QUERIES["keep_answer"], (status, response, tenant_id, key.key))
+    """Keep the answer for whoever asks again, for the `keep_ms` of this key."""
+    await connection.execute(
+        QUERIES["keep_answer"], (status, response, key.keep_ms, tenant_id, key.key)
+    )
 
 
 async def forget(

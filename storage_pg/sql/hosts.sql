@@ -62,3 +62,7 @@ FROM laneway.hosts WHERE id = %s::uuid
 SELECT current_setting('max_locks_per_transaction')::integer
        * (current_setting('max_connections')::integer
           + current_setting('max_prepared_transactions')::integer)
+
+-- name: ping
+-- Whether the database answers at all.
+SELECT 1

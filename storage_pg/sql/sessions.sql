@@ -36,7 +36,9 @@ SELECT fingerprint, status, response FROM laneway.idempotency_keys
 WHERE tenant_id = %s::uuid AND key = %s
 
 -- name: keep_answer
-UPDATE laneway.idempotency_keys SET status = %s, response = %s
+-- A key that was taken for a short time is kept for the answer's.
+UPDATE laneway.idempotency_keys
+SET status = %s, response = %s, expires_at = greatest(expires_at, created_at + %s)
 WHERE tenant_id = %s::uuid AND key = %s
 
 -- name: forget_key
