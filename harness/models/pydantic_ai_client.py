@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import json
+import ssl
 from collections.abc import AsyncGenerator, Generator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, assert_never
@@ -91,6 +93,14 @@ class Client:
         return found
 
 
+@functools.cache
+def _trust() -> ssl.SSLContext:
+    """The certificates to trust, read once: that takes longer than many a request."""
+    import httpx2
+
+    return httpx2.create_ssl_context()
+
+
 def _http_client(endpoint: Endpoint, auth: httpx2.Auth | None) -> httpx2.AsyncClient:
     import httpx2
 
@@ -98,6 +108,7 @@ def _http_client(endpoint: Endpoint, auth: httpx2.Auth | None) -> httpx2.AsyncCl
         timeout=httpx2.Timeout(endpoint.read_timeout, connect=endpoint.connect_timeout),
         # Waiting for a free connection would look like a silent provider.
         limits=httpx2.Limits(max_connections=None, max_keepalive_connections=100),
+        verify=_trust(),
         auth=auth,
         # A redirect would carry a key in a header of its own to wherever it points.
         follow_redirects=False,

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
+import msgspec
+
 from harness.context import AbortSignal
 from harness.frames import ErrorEvent
 from harness.messages import AssistantContent, AssistantMessage, ErrorKind
@@ -41,14 +43,11 @@ def failed(
 ) -> ErrorEvent:
     """The end of a request that failed. Without `kind` the message text is classified (§3.7)."""
     return ErrorEvent(
-        message=AssistantMessage(
+        message=msgspec.structs.replace(
+            pending(model, timestamp),
             content=content,
-            api=model.api,
-            provider=model.provider,
-            model=model.model_id,
             usage=usage,
             stop_reason="error",
-            timestamp=timestamp,
             error_message=message,
             error_kind=kind,
             retry_after_ms=retry_after_ms,
@@ -67,14 +66,11 @@ def aborted(
 ) -> ErrorEvent:
     """The end of a request whose own signal was pulled, with what had arrived until then."""
     return ErrorEvent(
-        message=AssistantMessage(
+        message=msgspec.structs.replace(
+            pending(model, timestamp),
             content=content,
-            api=model.api,
-            provider=model.provider,
-            model=model.model_id,
             usage=usage,
             stop_reason="aborted",
-            timestamp=timestamp,
             error_message=ABORTED_TEXT,
             response_id=response_id,
         )

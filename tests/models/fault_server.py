@@ -11,7 +11,7 @@ import json
 import socket
 import struct
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -202,7 +202,9 @@ async def fault_server() -> AsyncIterator[FaultServer]:
         assert task is not None
         running.add(task)
         task.add_done_callback(running.discard)
-        await server.serve(reader, writer)
+        # Cancelled at the end of the block, which is no news to the stream's own callback.
+        with suppress(asyncio.CancelledError):
+            await server.serve(reader, writer)
 
     listening = await asyncio.start_server(serve, "127.0.0.1", 0)
     server.port = listening.sockets[0].getsockname()[1]
