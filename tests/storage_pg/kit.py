@@ -74,6 +74,25 @@ class Kit:
             )
         await wait_until(lambda: self.lease.host_id not in (before, None))
 
+    async def flush_counts(self) -> None:
+        """Have every connection of this process report its statistics, which ending it does."""
+        with psycopg.connect(self.database.admin_dsn, autocommit=True) as connection:
+            connection.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                "WHERE datname = current_database() AND pid <> pg_backend_pid() "
+                "AND application_name IN ('laneway', 'laneway-commit')"
+            )
+            await wait_until(
+                lambda: (
+                    connection.execute(
+                        "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() "
+                        "AND application_name IN ('laneway', 'laneway-commit')"
+                    ).fetchone()
+                    is None
+                )
+            )
+        await self.pool.check()
+
     async def open_new(self, new: NewSession | None = None) -> OwnedSession:
         """A new session, owned."""
         made = await self.sessions.create(self.tenant, new)
