@@ -33,6 +33,8 @@ from harness.operation.state import (
     AssistantPhase,
     CallPending,
     CancelRequested,
+    DeferredPending,
+    DeferredPhase,
     GenerationPending,
     OperationState,
     RunState,
@@ -78,6 +80,8 @@ class Wreck:
     response_id: str | None = None
     partial: AssistantMessage | None = None
     calls: tuple[LostCall, ...] = ()
+    # A lost poll is replaced by another one, and settles only under cancellation.
+    is_poll: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +109,10 @@ async def read_wreck(storage: Storage, lane: str = MAIN_LANE) -> Wreck | None:
         response_id = phase.generation.response_entry_id
         partial = await read_frames(storage, operation_id, response_id, BACKGROUND)
         return Wreck(words, cancelling, response_id, partial)
+    if isinstance(phase, DeferredPhase) and isinstance(phase.deferred, DeferredPending):
+        response_id = phase.deferred.response_entry_id
+        partial = await read_frames(storage, operation_id, response_id, BACKGROUND)
+        return Wreck(words, cancelling, response_id, partial, is_poll=True)
     if isinstance(phase, ToolsPhase):
         calls: list[LostCall] = []
         for call in phase.batch.calls:
@@ -321,7 +329,7 @@ def differences(expected: EndState, found: EndState, wrecks: Sequence[Wreck]) ->
     entries = dict(found.entries)
     order = [entry_id for entry_id, _ in found.entries]
     aborted_by_recovery = False
-    for wreck in wrecks:
+    for wreck in {wreck.response_id: wreck for wreck in wrecks}.values():
         if wreck.response_id is not None and wreck.response_id in entries:
             content = entries.pop(wreck.response_id)
             order.remove(wreck.response_id)
@@ -329,7 +337,7 @@ def differences(expected: EndState, found: EndState, wrecks: Sequence[Wreck]) ->
             if content[:2] != ("assistant", "dropped") or content[-1] != partial:
                 problems.append(f"a lost response settled as {content}, saved was {partial}")
             aborted_by_recovery |= content[2] == "aborted"
-        elif wreck.response_id is not None:
+        elif wreck.response_id is not None and not wreck.is_poll:
             problems.append(f"a lost response was never settled ({wreck.state})")
     wanted = list(expected.entries)
     if aborted_by_recovery:

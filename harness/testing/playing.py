@@ -157,6 +157,7 @@ async def _life(scenario: Scenario, world: World, storage: Storage, process: Pro
     """What every process does: take the operation up where it stands, and bring it to its end."""
     harness = await _attach(scenario, world, storage, process)
     await _accepted(scenario, world, harness)
+    world.reached.add("accepted")
     for step in scenario.steps:
         lost = step.after_lost_tool and world.lost_tool
         if step.after not in world.answered and (step.after in world.reached or lost):

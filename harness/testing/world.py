@@ -10,14 +10,16 @@ from dataclasses import dataclass, field
 from harness.clock import Clock
 from harness.codec import JsonValue
 from harness.context import BACKGROUND
-from harness.entries import MessagePayload
+from harness.entries import CompactionPayload, CustomPayload, MessagePayload
 from harness.environment import Environment
 from harness.frames import AssistantMessageEvent, DoneEvent, ErrorEvent
 from harness.ids import IdGenerator
 from harness.messages import (
     AgentMessage,
     AgentToolResult,
+    AssistantMessage,
     DeferredHandle,
+    ToolResultMessage,
     UserMessage,
     plain_text,
 )
@@ -25,7 +27,7 @@ from harness.models.protocol import AssistantStream, Model, ModelContext, Reques
 from harness.models.registry import ModelRegistry
 from harness.models.script import Gate, Script
 from harness.models.scripted import ScriptedProvider, scripted_model
-from harness.operation.state import PendingMessage
+from harness.operation.state import PendingCustom, PendingMessage
 from harness.runtime.agent_lane import AgentLane
 from harness.settings import ReplayPolicy
 from harness.storage.protocol import CommitResult
@@ -131,7 +133,7 @@ class World:
         return sum(
             isinstance(write, SetValue)
             and isinstance(write.value, PendingMessage)
-            and write.value.payload.__class__.__name__ == "ToolResultMessage"
+            and isinstance(write.value.payload, ToolResultMessage)
             for write in self.writes
         )
 
@@ -147,6 +149,25 @@ class World:
             for message in (*queued, *self.messages())
         )
 
+    def was_noted(self, custom_type: str) -> bool:
+        """Whether a custom entry of this type was ever queued or placed."""
+        return any(
+            (isinstance(write, SetValue) and _custom_type(write.value) == custom_type)
+            or (isinstance(write, InsertEntry) and _custom_type(write.entry.payload) == custom_type)
+            for write in self.writes
+        )
+
+    def entry_ids(self) -> list[str]:
+        """The ids of all committed entries, in order."""
+        return [write.entry.id for write in self.writes if isinstance(write, InsertEntry)]
+
+    def compactions(self) -> int:
+        """How many compactions are in the tree."""
+        return sum(
+            isinstance(write, InsertEntry) and isinstance(write.entry.payload, CompactionPayload)
+            for write in self.writes
+        )
+
     def frame_keys(self) -> set[str]:
         """The keys of every frame list that ever existed."""
         return {
@@ -154,6 +175,15 @@ class World:
             for write in self.writes
             if isinstance(write, AppendList) and write.namespace == FRAME_NAMESPACE
         }
+
+
+def responses(world: World) -> list[AssistantMessage]:
+    """The committed assistant messages."""
+    return [message for message in world.messages() if isinstance(message, AssistantMessage)]
+
+
+def _custom_type(stored: object) -> str | None:
+    return stored.custom_type if isinstance(stored, PendingCustom | CustomPayload) else None
 
 
 class WorldProvider:

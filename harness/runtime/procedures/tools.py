@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from harness.codec import JsonValue
 from harness.context import Context
@@ -60,23 +59,28 @@ class Batch:
     restored: bool
 
 
+# A call to run again, and what it was cleared as.
+Replay: TypeAlias = tuple[CallPending, phases.PreparedCall]
+
+
 async def run_batch(p: DrivePass, *, restored: bool) -> None:
     """Bring the batch to its end. `restored`: effects may be pending that this process never owned."""
     state = transitions.batch_of(p.run())
     batch = await _open(p, state, restored=restored)
-    if restored:
-        await _recover(p, batch, state)
+    replays = await _recover(p, batch, state) if restored else []
     await place_ready(p, batch)
     if _finished(p):
         await _close(p, batch, state)
         return
     if p.run().settings.tool_execution == "sequential" and not batch.truncated:
+        for call, prepared in replays:
+            await _replay(p, batch, call, prepared)
         for call in _planned(p):
             running = await _start(p, batch, call)
             if running is not None:
                 await running
     else:
-        await _run_parallel(p, batch)
+        await _run_parallel(p, batch, replays)
     await place_ready(p, batch)
     await _close(p, batch, state)
 
@@ -104,8 +108,9 @@ def _finished(p: DrivePass) -> bool:
     return p.ended() or not isinstance(p.run().phase, ToolsPhase)
 
 
-async def _run_parallel(p: DrivePass, batch: Batch) -> None:
-    running: list[asyncio.Task[None]] = []
+async def _run_parallel(p: DrivePass, batch: Batch, replays: list[Replay]) -> None:
+    # Replays run beside the calls that are still to be cleared, as the calls did the first time.
+    running = [asyncio.create_task(_replay(p, batch, call, prepared)) for call, prepared in replays]
     try:
         for call in _planned(p):
             task = await _start(p, batch, call)
@@ -375,40 +380,26 @@ async def place_ready(p: DrivePass, batch: Batch | None, *, recovery: bool = Fal
     await p.transition(plan, cancelled_ok=True)
 
 
-async def _recover(p: DrivePass, batch: Batch, state: ToolBatch) -> None:
-    """Replay or interrupt calls whose process died (§4.5)."""
-    replays: list[Callable[[], Awaitable[None]]] = []
+async def _recover(p: DrivePass, batch: Batch, state: ToolBatch) -> list[Replay]:
+    """Interrupt the calls whose process died; returns those to replay, in source order (§4.5)."""
+    replays: list[Replay] = []
     for call in state.calls:
         if not isinstance(call, CallPending):
             continue
         source = source_call(batch.assistant, call.source_index)
         tool = p.core.tools.get(source.name)
         if call.replay == "safe" and tool is not None and tool.replay == "safe":
-            prepared = await _stored_call(p, batch, call, source, tool)
-            replays.append(_replay(p, batch, call, prepared))
+            replays.append((call, await _stored_call(p, batch, call, source, tool)))
         else:
             await interrupt(p, call, source)
-    if not replays:
-        return
-    if p.run().settings.tool_execution == "sequential":
-        for replay in replays:
-            await replay()
-    else:
-        await _all([asyncio.ensure_future(_coroutine(replay)) for replay in replays])
+    return replays
 
 
-async def _coroutine(replay: Callable[[], Awaitable[None]]) -> None:
-    await replay()
-
-
-def _replay(
+async def _replay(
     p: DrivePass, batch: Batch, call: CallPending, prepared: phases.PreparedCall
-) -> Callable[[], Awaitable[None]]:
-    async def replay() -> None:
-        await drop_checkpoint(p, call)
-        await perform(p, batch, call.source_index, call.result_entry_id, prepared, recovery=True)
-
-    return replay
+) -> None:
+    await drop_checkpoint(p, call)
+    await perform(p, batch, call.source_index, call.result_entry_id, prepared, recovery=True)
 
 
 async def _stored_call(
