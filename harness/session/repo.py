@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterable
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Generator, Iterable
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -91,7 +91,9 @@ class Repository(ABC):
         """Open a store as its one writer."""
 
     @abstractmethod
-    async def _snapshot(self, session_id: str, active: Storage | None) -> Snapshot:
+    async def _snapshot(
+        self, session_id: str, active: Storage | None
+    ) -> tuple[SessionMetadata, Snapshot]:
         """A coherent picture of a store; `active` is its open storage when this repository has it."""
 
     @abstractmethod
@@ -150,16 +152,45 @@ class Repository(ABC):
             parent_session_id=origin.id,
             metadata=origin.metadata,
         )
+        with self._claimed(metadata.id):
+            async with self.snapshot(origin.id, context) as (_, snapshot):
+                await self._build(metadata, fork_records(snapshot, options))
+            return await self._opened(metadata.id)
+
+    @asynccontextmanager
+    async def snapshot(
+        self, session_id: str, context: Context
+    ) -> AsyncGenerator[tuple[SessionMetadata, Snapshot]]:
+        """All of a session as of one instant, whoever is writing to it; read it on a thread, soon.
+
+        Raises `SessionNotFound`, `StorageCorrupt`, `NewerVersion`, and `SessionInUse` when an older
+        version must be migrated first and somebody else has it.
+        """
+        origin = await self.get(session_id, context)
         if origin.storage_version != STORAGE_VERSION and origin.id not in self._taken:
             # Opening is what brings a session to this version, or refuses a newer one.
             await (await self.open(origin, context)).close(context)
+        metadata, snapshot = await self._snapshot(origin.id, self._open.get(origin.id))
+        try:
+            yield metadata, snapshot
+        finally:
+            snapshot.close()
+
+    async def restore(
+        self,
+        metadata: SessionMetadata,
+        records: Iterable[Record],
+        next_seq: int,
+        context: Context,
+    ) -> None:
+        """Make a session of just these records, whole or not at all, and leave it closed.
+
+        Raises `InvalidArgument` for an id that is taken or no plain name, and what `records` raises.
+        """
+        self._new_id(metadata.id)
         with self._claimed(metadata.id):
-            snapshot = await self._snapshot(origin.id, self._open.get(origin.id))
-            try:
-                await self._build(metadata, fork_records(snapshot, options))
-            finally:
-                snapshot.close()
-            return await self._opened(metadata.id)
+            await self._build(metadata, records, next_seq=next_seq)
+            self._taken.discard(metadata.id)
 
     async def rewrite(
         self, metadata: SessionMetadata, keep: Keep, context: Context

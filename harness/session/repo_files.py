@@ -132,12 +132,16 @@ class JsonlSessions(FileSessions):
         )
         return storage, storage.metadata
 
-    async def _snapshot(self, session_id: str, active: Storage | None) -> Snapshot:
-        if isinstance(active, JsonlStorage) and not active.closed:
-            return MemorySnapshot(active.state)
-        # Nobody here has it open: what the file holds now is one prefix of its history.
+    async def _snapshot(
+        self, session_id: str, active: Storage | None
+    ) -> tuple[SessionMetadata, Snapshot]:
+        if isinstance(active, JsonlStorage) and not active.closed and not active.unconverted:
+            return active.metadata, MemorySnapshot(active.state)
+        # Nobody here writes to it: what the file holds now is one prefix of its history.
         loaded = await asyncio.to_thread(load_any, await self.path_of(session_id))
-        return MemorySnapshot(loaded.state)
+        if loaded.first_write_adds is not None:
+            restore(loaded.state, loaded.first_write_adds)
+        return loaded.metadata, MemorySnapshot(loaded.state)
 
     async def _remove(self, session_id: str) -> None:
         path = await self.path_of(session_id)
@@ -208,8 +212,11 @@ class SqliteSessions(FileSessions):
         )
         return storage, storage.metadata
 
-    async def _snapshot(self, session_id: str, active: Storage | None) -> Snapshot:
-        return await asyncio.to_thread(SqliteSnapshot, await self.path_of(session_id))
+    async def _snapshot(
+        self, session_id: str, active: Storage | None
+    ) -> tuple[SessionMetadata, Snapshot]:
+        snapshot = await asyncio.to_thread(SqliteSnapshot, await self.path_of(session_id))
+        return snapshot.metadata, snapshot
 
     async def _remove(self, session_id: str) -> None:
         await asyncio.to_thread(

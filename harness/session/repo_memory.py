@@ -43,8 +43,11 @@ class MemorySessions(Repository):
         metadata, state = self._store(session_id)
         return ReplayedStorage(self._environment.clock, state), metadata
 
-    async def _snapshot(self, session_id: str, active: Storage | None) -> Snapshot:
-        return MemorySnapshot(self._store(session_id)[1])
+    async def _snapshot(
+        self, session_id: str, active: Storage | None
+    ) -> tuple[SessionMetadata, Snapshot]:
+        metadata, state = self._store(session_id)
+        return metadata, MemorySnapshot(state)
 
     async def _remove(self, session_id: str) -> None:
         self._store(session_id)

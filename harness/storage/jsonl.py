@@ -118,6 +118,11 @@ class JsonlStorage(ReplayedStorage):
         return self._bytes
 
     @property
+    def unconverted(self) -> bool:
+        """Whether the file still has its legacy form, which the first write replaces."""
+        return self._first_write_adds is not None
+
+    @property
     def dead_bytes(self) -> int:
         """Bytes of the file that compaction would remove."""
         return self._bytes - self._live.total

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_right
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any
@@ -99,9 +100,11 @@ class MemorySnapshot:
         ]
         self.next_seq = state.next_seq
 
-    def entries(self) -> Iterator[Entry]:
-        """All entries, by sequence."""
-        return islice(self._state.order, self._entry_count)
+    def entries(self, after_seq: int = 0) -> Iterator[Entry]:
+        """All entries, or those after a sequence number, by sequence."""
+        order = self._state.order
+        first = bisect_right(order, after_seq, hi=self._entry_count, key=seq_of)
+        return islice(order, first, self._entry_count)
 
     def path(self, start: str) -> Iterator[Entry]:
         """The entries from the root to `start`."""

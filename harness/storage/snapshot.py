@@ -18,8 +18,8 @@ class Snapshot(Protocol):
 
     next_seq: int
 
-    def entries(self) -> Iterator[Entry]:
-        """All entries."""
+    def entries(self, after_seq: int = 0) -> Iterator[Entry]:
+        """All entries, or those after a sequence number."""
         ...
 
     def path(self, start: str) -> Iterator[Entry]:

@@ -47,9 +47,15 @@ class SqliteSnapshot:
                 self._db.close()
                 raise
 
-    def entries(self) -> Iterator[Entry]:
-        """All entries, by sequence."""
-        everything = {"low": 0, "high": _MAX_SEQ, "type": None, "custom_type": None, "limit": -1}
+    def entries(self, after_seq: int = 0) -> Iterator[Entry]:
+        """All entries, or those after a sequence number, by sequence."""
+        everything = {
+            "low": after_seq + 1,
+            "high": _MAX_SEQ,
+            "type": None,
+            "custom_type": None,
+            "limit": -1,
+        }
         for row in self._db.execute(SQL["scan_entries_asc"], everything):
             yield decode_entry(entry_json(*row))
 
