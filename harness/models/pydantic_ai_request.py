@@ -178,14 +178,13 @@ def to_settings(model: Model, options: RequestOptions, headers: Mapping[str, str
     from pydantic_ai.settings import ModelSettings
 
     stream = options.stream
-    limit = stream.max_tokens or model.max_tokens
     settings = ModelSettings(
         max_retries=0,
         extra_headers={**(stream.headers or {}), **headers},
         framing_announcement="never",
     )
-    if limit > 0:
-        settings["max_tokens"] = min(limit, model.max_tokens) if model.max_tokens > 0 else limit
+    # The same bound that the harness compares a "length" stop with.
+    settings["max_tokens"] = min(stream.max_tokens or model.max_tokens, model.max_tokens)
     if stream.temperature is not None:
         settings["temperature"] = stream.temperature
     if stream.timeout_ms is not None:

@@ -65,8 +65,9 @@ def model_missing(configuration: LaneConfiguration) -> tuple[str, str, JsonValue
 
 
 def output_limit(model: Model, stream: StreamOptions) -> int:
-    """The output tokens that the request may produce."""
-    return model.max_tokens if stream.max_tokens is None else stream.max_tokens
+    """The output tokens that the request may produce: what was asked, within what the model can."""
+    asked = stream.max_tokens or model.max_tokens
+    return min(asked, model.max_tokens)
 
 
 async def patched_options(
