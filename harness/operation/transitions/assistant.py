@@ -8,7 +8,7 @@ from typing import assert_never
 import msgspec
 
 from harness.codec import JsonValue
-from harness.entries import MessagePayload
+from harness.entries import Entry, MessageEntry, MessagePayload
 from harness.errors import InvariantDefect
 from harness.messages import AssistantMessage, tool_calls
 from harness.operation import values
@@ -295,11 +295,25 @@ def generation_of(state: RunState) -> GenerationReady | GenerationPending | Gene
     return state.phase.generation
 
 
+# So many interruptions in a row are forgiven; after that a response that ends its process each
+# time it is streamed spends retries like any other failure.
+FREE_INTERRUPTIONS = 16
+
 NEVER_SENT = "Cancelled before the request was sent."
 INTERRUPTED = (
     "The request was interrupted when its process stopped. What precedes is the latest part that "
     "was saved; newer output may be missing, and whether the provider finished is unknown."
 )
+
+
+def is_interrupted(entry: Entry) -> bool:
+    """Whether an entry is the synthetic settlement of a response whose process died."""
+    return (
+        isinstance(entry, MessageEntry)
+        and isinstance(entry.message, AssistantMessage)
+        and entry.message.stop_reason == "error"
+        and entry.message.error_message == INTERRUPTED
+    )
 
 
 def interrupted_response(

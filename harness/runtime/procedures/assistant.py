@@ -138,7 +138,23 @@ async def settle(p: DrivePass, message: AssistantMessage | None, *, recovery: bo
         message = await synthesize(p, pending, aborted=True, reason=transitions.NEVER_SENT)
         await report_synthetic(p, message, pending.response_entry_id, recovery=recovery)
     overflow = await _overflow_task(p, pending, message)
-    await _commit_settlement(p, pending, message, overflow, interrupted=interrupted)
+    # Output had arrived: the provider did not fail, its process did, and no retry is spent on that.
+    free = (
+        interrupted
+        and bool(message.content)
+        and await _interruptions_in_a_row(p) < transitions.FREE_INTERRUPTIONS
+    )
+    await _commit_settlement(p, pending, message, overflow, recovery=interrupted, interrupted=free)
+
+
+async def _interruptions_in_a_row(p: DrivePass) -> int:
+    """How many responses at the end of the branch were cut off by the end of their process."""
+    count = 0
+    for entry in reversed(await p.lane.context_entries(p.context)):
+        if not transitions.is_interrupted(entry):
+            break
+        count += 1
+    return count
 
 
 async def _overflow_task(
@@ -158,6 +174,7 @@ async def _commit_settlement(
     message: AssistantMessage,
     overflow: tuple[str, CompactionPreparation] | None,
     *,
+    recovery: bool,
     interrupted: bool,
 ) -> None:
     identity = pending.context.configuration.model
@@ -177,8 +194,7 @@ async def _commit_settlement(
             api=None if model is None else model.api,
         )
         if interrupted and isinstance(outcome, Failed):
-            # Output had arrived: the provider did not fail, its process did (no budget spent).
-            outcome = Failed(outcome.message, outcome.retryable, interrupted=bool(message.content))
+            outcome = Failed(outcome.message, outcome.retryable, interrupted=True)
         step = transitions.settle_generation(
             projection,
             pending,
@@ -186,7 +202,7 @@ async def _commit_settlement(
             now=p.now(),
             follower=p.follower,
             overflow=overflow,
-            recovery=interrupted,
+            recovery=recovery,
         )
         return Commit(step, outcome)
 
