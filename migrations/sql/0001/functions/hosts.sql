@@ -41,19 +41,29 @@ RETURNS TABLE (id uuid, name text)
 LANGUAGE plpgsql
 AS $$
 #variable_conflict use_column
+DECLARE
+    silent laneway.hosts;
 BEGIN
-    RETURN QUERY
-    SELECT h.id, h.name
-    FROM laneway.hosts AS h
-    WHERE h.heartbeat_at < clock_timestamp() - silent_for
-      AND EXISTS (
-          -- The backend's number may have been given to another connection since.
-          SELECT 1 FROM pg_locks AS l
-          WHERE l.pid = h.lease_pid AND l.locktype = 'advisory' AND l.granted AND l.objsubid = 1
-            AND l.database = (SELECT d.oid FROM pg_database AS d WHERE d.datname = current_database())
-            AND (l.classid::bigint << 32) | l.objid::bigint = h.lock_key
-      )
-      AND pg_terminate_backend(h.lease_pid);
+    -- A loop, not one statement: the planner is free to end connections before it asks whose they
+    -- are.
+    FOR silent IN
+        SELECT h.* FROM laneway.hosts AS h
+        WHERE h.heartbeat_at < clock_timestamp() - silent_for
+          AND EXISTS (
+              -- The backend's number may have been given to another connection since.
+              SELECT 1 FROM pg_locks AS l
+              WHERE l.pid = h.lease_pid AND l.locktype = 'advisory' AND l.granted
+                AND l.objsubid = 1
+                AND l.database = (SELECT d.oid FROM pg_database AS d
+                                  WHERE d.datname = current_database())
+                AND ((l.classid::bigint << 32) | l.objid::bigint) = h.lock_key)
+    LOOP
+        IF pg_terminate_backend(silent.lease_pid) THEN
+            id := silent.id;
+            name := silent.name;
+            RETURN NEXT;
+        END IF;
+    END LOOP;
 END
 $$;
 
