@@ -116,7 +116,11 @@ def is_overflow(message: AssistantMessage, intended_output_limit: int) -> bool:
         return message.error_kind == "overflow" or (
             message.error_kind is None and is_overflow_message(message.error_message or "")
         )
-    return message.stop_reason == "length" and message.usage.output < intended_output_limit
+    if message.stop_reason != "length":
+        return False
+    # A provider that reports no usage has not said that it stopped early; what it wrote counts.
+    reported = message.usage.output > 0 or not message.content
+    return reported and message.usage.output < intended_output_limit
 
 
 def is_retryable(message: AssistantMessage) -> bool:
