@@ -17,6 +17,7 @@ from harness.errors import InvalidArgument
 from harness.models.configured import ModelEntry
 from harness.settings import ModelIdentity
 from storage_pg.due import PollSettings
+from storage_pg.partitions import Period
 
 # What answers when no model is configured: echoes, so that an installation can be tried.
 _ECHO = {"provider": "scripted", "modelId": "echo"}
@@ -67,7 +68,7 @@ class Settings(BaseSettings):
     watch_poll_ms: int = Field(default=1_000, gt=0)
     poll_first_ms: int = Field(default=5_000, gt=0)
     poll_longest_ms: int = Field(default=300_000, gt=0)
-    partition_period: str = Field(default="month", pattern="^(day|week|month)$")
+    partition_period: Period = "month"
     partitions_ahead: int = Field(default=3, ge=1)
 
     # What sessions without an agent profile use. `tools` is `package.module:attribute`.

@@ -93,14 +93,23 @@ BEGIN
 END
 $$;
 
--- When the next operation that is not due yet becomes due; null when there is none.
-CREATE FUNCTION laneway.next_due(now_ms bigint) RETURNS bigint
+-- When the next operation that is not due yet becomes due (null: there is none), and whether one that
+-- is due waits for room in the fleet or in its tenant's limit.
+CREATE FUNCTION laneway.outlook(now_ms bigint)
+RETURNS TABLE (next_due bigint, backlog boolean)
 LANGUAGE sql
 STABLE
 SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
-    SELECT min(o.due_at) FROM laneway.open_operations AS o WHERE o.due_at > now_ms
+    SELECT (SELECT min(o.due_at) FROM laneway.open_operations AS o WHERE o.due_at > now_ms),
+           EXISTS (
+               SELECT 1 FROM laneway.open_operations AS o
+               WHERE o.due_at <= now_ms AND o.dispatched_at IS NULL
+                 AND NOT EXISTS (
+                     SELECT 1 FROM laneway.sessions AS s
+                     JOIN laneway.hosts AS h ON h.id = s.owner_host AND h.role = 'worker'
+                     WHERE s.id = o.session_id))
 $$;
 
 -- Counts one drive pass of an operation and returns how many passes in a row, this one included,

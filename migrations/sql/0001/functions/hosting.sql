@@ -1,16 +1,16 @@
 -- What a host asks of sessions and operations that it does not own.
 
--- Where a session stands and who owns it; no row when the tenant has no such session. The host's
+-- Where a session stands, which agent's it is and who owns it; no row when the tenant has no such session. The host's
 -- columns are null while nobody owns it.
 CREATE FUNCTION laneway.whereabouts(for_tenant uuid, for_session uuid)
-RETURNS TABLE (next_seq bigint, host_id uuid, role text, url text)
+RETURNS TABLE (next_seq bigint, agent text, host_id uuid, role text, url text)
 LANGUAGE plpgsql
 AS $$
 #variable_conflict use_column
 BEGIN
     PERFORM set_config('laneway.tenant', for_tenant::text, true);
     RETURN QUERY
-    SELECT s.next_seq, h.id, h.role, h.url
+    SELECT s.next_seq, s.agent, h.id, h.role, h.url
     FROM laneway.sessions AS s LEFT JOIN laneway.hosts AS h ON h.id = s.owner_host
     WHERE s.id = for_session;
 END

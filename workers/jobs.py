@@ -1,0 +1,175 @@
+"""The job queue's side: the tasks, and the worker that runs them for a host (design §6)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Iterable
+from typing import Any
+
+import psycopg
+from procrastinate import App, JobContext, PsycopgConnector
+from procrastinate.connector import Notify
+from procrastinate.exceptions import ConnectorException
+from psycopg import sql
+
+from storage_pg.connect import connect
+from storage_pg.open_operations import sweep
+from storage_pg.partitions import ensure_ahead
+from workers.deaths import WORKER_BEAT_SECONDS
+from workers.dispatcher import DRIVE_TASK, QUEUE
+from workers.host import SessionHost
+
+logger = logging.getLogger(__name__)
+
+_CONCURRENCY = 16
+# A notification that comes while the queue's worker looks is lost on it: it looks again after this.
+_POLL_SECONDS = 0.5
+_RESTART_FIRST = 0.1
+_RESTART_LONGEST = 5.0
+_PROBE_SECONDS = 5.0
+
+
+class QueueConnector(PsycopgConnector):
+    """Everything over the host's pool, which may lead through a pooler; LISTEN over a direct
+    connection of its own."""
+
+    def __init__(self, direct_dsn: str) -> None:
+        super().__init__()  # pyright: ignore[reportUnknownMemberType]  # its JSON hooks are untyped
+        self._direct_dsn = direct_dsn
+
+    async def listen_notify(self, on_notification: Notify, channels: Iterable[str]) -> None:
+        """Hear of new jobs until cancelled; reconnects when the connection ends."""
+        while True:
+            try:
+                async with await connect(self._direct_dsn, "laneway-jobs") as connection:
+                    for channel in channels:
+                        await connection.execute(
+                            sql.SQL("LISTEN {}").format(sql.Identifier(channel))
+                        )
+                    while True:
+                        async for note in connection.notifies(timeout=_PROBE_SECONDS):
+                            await on_notification(channel=note.channel, payload=note.payload)
+                        await connection.execute("SELECT 1")
+            except (psycopg.Error, OSError) as error:
+                logger.warning("lost the connection that hears of jobs: %s", error)
+                await asyncio.sleep(_RESTART_FIRST)
+
+
+class SweepCount:
+    """How many rows sweeps repaired in this process, by difference. A healthy system has none."""
+
+    def __init__(self) -> None:
+        self.repaired: dict[str, int] = {}
+
+    def add(self, difference: str) -> None:
+        """Count one."""
+        self.repaired[difference] = self.repaired.get(difference, 0) + 1
+
+
+def make_app(host: SessionHost, sweeps: SweepCount) -> App:
+    """The procrastinate app of one process, its tasks bound to the host."""
+    app = App(connector=QueueConnector(host.settings.direct_url))
+
+    @app.task(name=DRIVE_TASK, queue=QUEUE)
+    async def drive(tenant_id: str, session_id: str, lane: str, operation_id: str) -> str:
+        return await host.drive(tenant_id, session_id, lane, operation_id)
+
+    @app.periodic(cron="* * * * *")
+    @app.task(name="laneway.sweep", queue=QUEUE, queueing_lock="sweep", pass_context=True)
+    async def sweep_operations(context: JobContext, timestamp: int) -> int:
+        return await sweep_now(host, sweeps)
+
+    @app.periodic(cron="7 * * * *")
+    @app.task(name="laneway.partitions_ahead", queue=QUEUE, queueing_lock="partitions")
+    async def partitions_ahead(timestamp: int) -> int:
+        return await make_partitions_ahead(host)
+
+    del drive, sweep_operations, partitions_ahead  # the app knows them by name
+    return app
+
+
+async def sweep_now(host: SessionHost, sweeps: SweepCount) -> int:
+    """Compare the scheduler's rows with the operations' own states and repair them; returns how
+    many were wrong."""
+    found = 0
+    now = host.environment.clock.now_ms()
+    async for repair in sweep(host.pool, now, host.settings.polls):
+        found += 1
+        sweeps.add(repair.difference)
+        logger.error(
+            "repaired the row of operation %s in session %s: %s",
+            repair.operation_id,
+            repair.session_id,
+            repair.difference,
+        )
+    if found:
+        host.dispatcher.poke()
+    return found
+
+
+async def make_partitions_ahead(host: SessionHost) -> int:
+    """Make the partitions of the coming periods; returns how many were missing."""
+    dsn = host.settings.owner_database_url
+    if dsn is None:
+        logger.warning(
+            "no LANEWAY_OWNER_DATABASE_URL: partitions are made by `laneway migrate` only"
+        )
+        return 0
+    now = host.environment.clock.now_ms()
+    count = host.settings.partitions_ahead + 1
+    period = host.settings.partition_period
+
+    def make() -> list[str]:
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            return ensure_ahead(connection, now, count, period)
+
+    return len(await asyncio.to_thread(make))
+
+
+class JobRunner:
+    """Runs the queue's worker for a host, and starts it again whenever it ends by itself."""
+
+    def __init__(self, host: SessionHost) -> None:
+        self._host = host
+        self.sweeps = SweepCount()
+        self.app = make_app(host, self.sweeps)
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Begin to take jobs."""
+        # procrastinate takes any pool; its own type is less precise than ours.
+        pool: Any = self._host.pool
+        await self.app.open_async(pool)
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def stop(self) -> None:
+        """Take no more jobs and end those under way; they are short."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+
+    async def _run(self) -> None:
+        pause = _RESTART_FIRST
+        while True:
+            begun = self._host.environment.clock.monotonic()
+            try:
+                await self.app.run_worker_async(
+                    queues=[QUEUE],
+                    name=self._host.lease.host_id or "laneway",
+                    concurrency=_CONCURRENCY,
+                    fetch_job_polling_interval=_POLL_SECONDS,
+                    shutdown_graceful_timeout=1.0,
+                    delete_jobs="always",
+                    install_signal_handlers=False,
+                    update_heartbeat_interval=WORKER_BEAT_SECONDS,
+                    stalled_worker_timeout=3 * WORKER_BEAT_SECONDS,
+                )
+            except (ConnectorException, psycopg.Error, OSError, AssertionError) as error:
+                logger.warning("the queue's worker stopped: %s", error)
+            if self._host.environment.clock.monotonic() - begun > 10:
+                pause = _RESTART_FIRST
+            await asyncio.sleep(pause * (0.5 + self._host.environment.rng.random()))
+            pause = min(pause * 2, _RESTART_LONGEST)

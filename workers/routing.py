@@ -1,0 +1,265 @@
+"""Where a command runs: here, on the host that owns the session, or here after a claim (design §6)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+
+from harness.clock import Clock
+from harness.codec import encode
+from harness.context import Context
+from harness.errors import (
+    HarnessClosed,
+    HarnessFault,
+    OperationCancelledByCaller,
+    SessionNotFound,
+    StorageError,
+)
+from harness.ids import IdGenerator
+from harness.operation.results import OperationAdmission
+from harness.result import Err, Ok
+from storage_pg.claimed import HeldElsewhere
+from storage_pg.lease import HostDown
+from storage_pg.open_operations import find_operation, wake_operation, whereabouts
+from storage_pg.storage import Pool
+from workers.commands import (
+    READING,
+    REPEATABLE,
+    WAKING,
+    Accept,
+    Command,
+    Inspect,
+    InspectLanes,
+    OperationIdTaken,
+    Reply,
+    Resume,
+)
+from workers.committed import CommittedSessions
+from workers.execute import NeedsDriver
+from workers.live import LiveSession, Retired
+from workers.peers import NotThere, Peers
+from workers.registry import Registry
+
+logger = logging.getLogger(__name__)
+
+_FIRST_PAUSE = 0.002
+_LONGEST_PAUSE = 0.25
+
+
+class OwnerUnreachable(StorageError):
+    """The session's owner could not be reached in time, and nobody else could take the session. The
+    command was not executed; try again."""
+
+
+class OutcomeUnknown(StorageError):
+    """The owner went away while it ran the command, which may or may not have been executed; look
+    before you repeat it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Again:
+    """Start over. `unknown`: the command may have been executed; `soon`: without a pause."""
+
+    reason: str
+    unknown: bool = False
+    soon: bool = False
+
+
+class Router:
+    """Runs commands for this process's callers."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        registry: Registry,
+        peers: Peers,
+        committed: CommittedSessions,
+        clock: Clock,
+        ids: IdGenerator,
+        rng: random.Random,
+        *,
+        seconds: float,
+        woken: Callable[[], None],
+        host_id: Callable[[], str | None],
+    ) -> None:
+        self._pool = pool
+        self._registry = registry
+        self._peers = peers
+        self._committed = committed
+        self._clock = clock
+        self._ids = ids
+        self._rng = rng
+        self._seconds = seconds
+        self._woken = woken
+        self._host_id = host_id
+
+    async def execute(
+        self, tenant_id: str, session_id: str, command: Command, context: Context
+    ) -> Reply:
+        """Run a command on whoever owns the session.
+
+        Raises `SessionNotFound`, `OwnerUnreachable`, `OutcomeUnknown`, `HostFull`, `NewerVersion`,
+        `StorageCorrupt`, and `OperationCancelledByCaller` when the context was cancelled before the
+        command ran.
+        """
+        if not _is_id(session_id):
+            raise SessionNotFound(session_id)
+        if isinstance(command, Accept):
+            prepared = await self._prepare(tenant_id, session_id, command)
+            if not isinstance(prepared, Accept):
+                return prepared
+            command = prepared
+        deadline = self._clock.monotonic() + self._seconds
+        pause = _FIRST_PAUSE
+        unknown = False
+        while True:
+            if context.cancelled:
+                raise OperationCancelledByCaller
+            outcome = await self._attempt(tenant_id, session_id, command, context)
+            if not isinstance(outcome, _Again):
+                return outcome
+            unknown = unknown or outcome.unknown
+            if unknown and not isinstance(command, REPEATABLE):
+                raise OutcomeUnknown(f"the outcome of the command is unknown: {outcome.reason}")
+            if self._clock.monotonic() >= deadline:
+                why = f"session {session_id} has no reachable owner: {outcome.reason}"
+                raise OutcomeUnknown(why) if unknown else OwnerUnreachable(why)
+            if unknown and isinstance(command, Accept):
+                known = await self._admission(tenant_id, session_id, command)
+                if known is not None:
+                    return known
+            if not outcome.soon:
+                await self._clock.sleep(pause * (0.5 + self._rng.random()))
+                pause = min(pause * 1.7, _LONGEST_PAUSE)
+
+    # Accepting twice is accepting once
+
+    async def _prepare(self, tenant_id: str, session_id: str, command: Accept) -> Accept | Reply:
+        """Give the operation its id before anything is tried, so that trying again is safe."""
+        if command.request.operation_id is None:
+            request = msgspec.structs.replace(command.request, operation_id=self._ids.next())
+            return msgspec.structs.replace(command, request=request)
+        known = await self._admission(tenant_id, session_id, command)
+        return command if known is None else known
+
+    async def _admission(self, tenant_id: str, session_id: str, command: Accept) -> Reply | None:
+        operation_id = command.request.operation_id
+        assert operation_id is not None
+        try:
+            known = await find_operation(self._pool, tenant_id, operation_id)
+        except StorageError:
+            return None  # no such id can be looked up: the owner says what is wrong with it
+        if known is None:
+            return None
+        if known.session_id != session_id or known.lane != command.lane:
+            return Err(
+                OperationIdTaken(
+                    message=f"operation {operation_id} is another lane's", operation_id=operation_id
+                )
+            )
+        admission = OperationAdmission(
+            operation_id=operation_id, kind=known.kind, started_at=known.accepted_at
+        )
+        return Ok(encode(admission))
+
+    # One attempt
+
+    async def _attempt(
+        self, tenant_id: str, session_id: str, command: Command, context: Context
+    ) -> Reply | _Again:
+        live = self._registry.get(tenant_id, session_id)
+        if live is not None:
+            return await self._here(live, command, context)
+        if isinstance(command, READING):
+            return await self._read(tenant_id, session_id, command, context)
+        try:
+            async with self._registry.owning(tenant_id, session_id) as found:
+                if isinstance(found, LiveSession):
+                    return await self._here(found, command, context)
+        except HostDown as error:
+            return _Again(str(error))
+        except (Retired, HarnessFault) as error:
+            return _Again(str(error))
+        return await self._there(tenant_id, session_id, command, found)
+
+    async def _here(self, live: LiveSession, command: Command, context: Context) -> Reply | _Again:
+        if live.harness.faulted is not None:
+            await live.closed.wait()
+            return _Again("the session stopped", soon=True)
+        try:
+            async with asyncio.timeout(self._seconds):
+                reply = await live.execute(command, context)
+        except Retired:
+            await live.closed.wait()
+            return _Again("the session was given back", soon=True)
+        except NeedsDriver:
+            await live.closed.wait()
+            self._woken()
+            return _Again("the lane's operation must be driven first")
+        except (HarnessFault, HarnessClosed) as error:
+            return _Again(str(error), unknown=True)
+        except TimeoutError:
+            live.end("moved")
+            raise OutcomeUnknown("the command took too long") from None
+        if not live.drives and isinstance(reply, Ok):
+            await self._wake(live, command, reply)
+        return reply
+
+    async def _wake(self, live: LiveSession, command: Command, reply: Ok[bytes]) -> None:
+        """What was accepted or changed here needs a worker."""
+        if isinstance(command, Resume):
+            for operation in live.open_operations(command.lane):
+                await wake_operation(
+                    self._pool,
+                    live.tenant_id,
+                    live.session_id,
+                    operation,
+                    self._clock.now_ms(),
+                )
+        if isinstance(command, WAKING):
+            self._woken()
+
+    async def _there(
+        self, tenant_id: str, session_id: str, command: Command, found: HeldElsewhere
+    ) -> Reply | _Again:
+        place = await whereabouts(self._pool, tenant_id, session_id)
+        if place is None:
+            raise SessionNotFound(session_id)
+        owner = place.owner
+        if owner is None or owner.host_id == self._host_id():
+            return _Again("ownership is changing")
+        answer = await self._peers.execute(owner, tenant_id, session_id, command)
+        if isinstance(answer, NotThere):
+            return _Again(answer.reason, unknown=answer.unknown)
+        return answer
+
+    async def _read(
+        self,
+        tenant_id: str,
+        session_id: str,
+        command: Inspect | InspectLanes,
+        context: Context,
+    ) -> Reply | _Again:
+        place = await whereabouts(self._pool, tenant_id, session_id)
+        if place is None:
+            raise SessionNotFound(session_id)
+        owner = place.owner
+        if owner is not None and owner.role == "worker" and owner.host_id != self._host_id():
+            answer = await self._peers.execute(owner, tenant_id, session_id, command)
+            if not isinstance(answer, NotThere):
+                return answer
+            # Gone or given back: what is committed is the answer.
+        return await self._committed.inspect(tenant_id, session_id, place.agent, command, context)
+
+
+def _is_id(text: str) -> bool:
+    try:
+        return str(uuid.UUID(text)) == text
+    except ValueError:
+        return False

@@ -1,0 +1,68 @@
+"""The worker process: starts a host and its queue worker, and drains them when it is told to stop (design §6)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+from collections.abc import Callable
+
+from workers.host import SessionHost
+from workers.jobs import JobRunner
+from workers.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+
+async def run_worker(
+    settings: Settings, *, ready: Callable[[SessionHost], None] | None = None
+) -> None:
+    """Work until SIGTERM or SIGINT, then drain for at most `drain_seconds`; a second signal hastens.
+
+    `ready` hears of the host once it takes work. Raises what makes starting impossible.
+    """
+    stop, hasten = asyncio.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def told() -> None:
+        if stop.is_set():
+            hasten.set()
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, told)
+    host = SessionHost(settings, "worker")
+    runner = JobRunner(host)
+    try:
+        await host.start()
+        await runner.start()
+        logger.info("host %s takes work", host.host_id)
+        if ready is not None:
+            ready(host)
+        await stop.wait()
+        logger.info("host %s drains", host.host_id)
+        await _drain(host, runner, settings.drain_seconds, hasten)
+    finally:
+        await runner.stop()
+        await host.close()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+
+
+async def _drain(
+    host: SessionHost, runner: JobRunner, seconds: float, hasten: asyncio.Event
+) -> None:
+    draining = asyncio.ensure_future(_leave(host, runner, seconds))
+    hastened = asyncio.ensure_future(hasten.wait())
+    await asyncio.wait([draining, hastened], return_when=asyncio.FIRST_COMPLETED)
+    hastened.cancel()
+    if not draining.done():
+        # What still runs is stopped by the close that follows.
+        draining.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await draining
+
+
+async def _leave(host: SessionHost, runner: JobRunner, seconds: float) -> None:
+    await asyncio.gather(runner.stop(), host.drain(seconds))
