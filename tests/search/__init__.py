@@ -1,0 +1,1 @@
+"""Search over every repository and with every index."""
