@@ -6,16 +6,18 @@ does the rest.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from sqlalchemy import ColumnElement, Row, Select, insert, select, text, tuple_, update
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.exc import DataError, IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from harness.clock import Clock
+from harness.errors import InvalidArgument
 from harness.ids import IdGenerator
 from storage_pg.api_keys import ApiKey, KeyOwner, MintedKey, mint_key, split_key, verify_secret
 from storage_pg.connect import KEEPALIVE
@@ -261,13 +263,17 @@ class Catalog:
     async def set_metadata(
         self, tenant_id: str, session_id: str, metadata: Mapping[str, Any]
     ) -> bool:
-        """Replace a session's metadata; False when there is no such session. Its name is a value of
-        the session and is changed by its owner."""
+        """Replace a session's metadata; False when there is no such session. Raises
+        `InvalidArgument` for NUL or lone surrogates in it. The session's name is a value of the
+        session and is changed by its owner."""
         statement = (
             update(sessions).where(sessions.c.id == session_id).values(metadata=dict(metadata))
         )
-        async with self.transaction(tenant_id) as connection:
-            return (await connection.execute(statement)).rowcount > 0
+        try:
+            async with self.transaction(tenant_id) as connection:
+                return (await connection.execute(statement)).rowcount > 0
+        except DataError as error:
+            raise InvalidArgument("metadata contains NUL or lone surrogates") from error
 
     # Receipts
 
@@ -330,7 +336,7 @@ def _page(
     limit: int,
 ) -> Select[Any]:
     if cursor is not None:
-        query = query.where(tuple_(instant, row_id) < tuple_(cursor.instant, cursor.id))
+        query = query.where(tuple_(instant, row_id) < (cursor.instant, uuid.UUID(cursor.id)))
     return query.order_by(instant.desc(), row_id.desc()).limit(max(1, min(limit, MAX_PAGE)))
 
 
