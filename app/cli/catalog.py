@@ -1,0 +1,169 @@
+"""Commands on the catalogue: tenants and their API keys."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Annotated, Any, TypeVar
+
+import typer
+from sqlalchemy.exc import SQLAlchemyError
+
+from app.cli.configuration import settings
+from app.cli.output import Json, fail, say, table
+from app.http.auth import SCOPES
+from harness.environment import Environment
+from storage_pg.catalog import Catalog, NameTaken, Tenant, open_engine
+
+T = TypeVar("T")
+
+tenant = typer.Typer(help="Who is served.", no_args_is_help=True)
+key = typer.Typer(help="A tenant's API keys.", no_args_is_help=True)
+
+TenantName = Annotated[str, typer.Option("--tenant", help="The tenant's name or id.")]
+_DAY_MS = 86_400_000
+
+
+def _with_catalog(work: Callable[[Catalog], Awaitable[T]]) -> T:
+    found = settings(joins_fleet=False)
+
+    async def run() -> T:
+        environment = Environment.system()
+        engine = open_engine(found.database_url, size=1)
+        try:
+            return await work(Catalog(engine, environment.clock, environment.ids))
+        finally:
+            await engine.dispose()
+
+    try:
+        return asyncio.run(run())
+    except SQLAlchemyError as error:
+        fail(f"the database refused: {getattr(error, 'orig', None) or error}")
+
+
+async def _tenant(catalog: Catalog, name: str) -> Tenant:
+    found = await catalog.find_tenant(name)
+    if found is None and _is_uuid(name):
+        found = await catalog.get_tenant(name)
+    if found is None:
+        fail(f"there is no tenant {name!r}; `laneway tenant list` shows them")
+    return found
+
+
+def _is_uuid(text: str) -> bool:
+    try:
+        uuid.UUID(text)
+    except ValueError:
+        return False
+    return True
+
+
+@tenant.command("create")
+def create_tenant(name: Annotated[str, typer.Argument()], json: Json = False) -> None:
+    """Register a tenant; give it a key with `laneway key create`."""
+
+    async def work(catalog: Catalog) -> Tenant:
+        try:
+            return await catalog.create_tenant(name)
+        except NameTaken as error:
+            fail(str(error))
+
+    made = _with_catalog(work)
+    say(json, {"id": made.id, "name": made.name}, f"tenant {made.name}: {made.id}")
+
+
+@tenant.command("list")
+def list_tenants(json: Json = False) -> None:
+    """All tenants."""
+
+    async def work(catalog: Catalog) -> list[Tenant]:
+        return await catalog.list_tenants()
+
+    rows = [
+        {
+            "id": item.id,
+            "name": item.name,
+            "created": _when(item.created_at),
+            "disabled": _when(item.disabled_at),
+        }
+        for item in _with_catalog(work)
+    ]
+    table(json, rows, ("id", "name", "created", "disabled"))
+
+
+@key.command("create")
+def create_key(
+    tenant_name: TenantName,
+    name: Annotated[str, typer.Option(help="What it is for.")] = "key",
+    scope: Annotated[
+        list[str] | None,
+        typer.Option(help=f"One of {', '.join(SCOPES)}; may be given several times."),
+    ] = None,
+    days: Annotated[int | None, typer.Option(min=1, help="Days until it expires.")] = None,
+    json: Json = False,
+) -> None:
+    """Make an API key. It is shown now and never again."""
+    scopes = tuple(scope) if scope else tuple(each for each in SCOPES if each != "admin")
+    unknown = [each for each in scopes if each not in SCOPES]
+    if unknown:
+        fail(f"there is no scope {unknown[0]!r}; scopes are {', '.join(SCOPES)}")
+
+    async def work(catalog: Catalog) -> dict[str, Any]:
+        owner = await _tenant(catalog, tenant_name)
+        now = Environment.system().clock.now_ms()
+        expires = None if days is None else now + days * _DAY_MS
+        minted = await catalog.create_key(owner.id, name, scopes, expires)
+        return {
+            "id": minted.key.id,
+            "key": minted.plain,
+            "tenantId": owner.id,
+            "scopes": list(scopes),
+            "expiresAt": expires,
+        }
+
+    made = _with_catalog(work)
+    say(json, made, f"{made['key']}\n  (kept as a hash: write it down now)")
+
+
+@key.command("list")
+def list_keys(tenant_name: TenantName, json: Json = False) -> None:
+    """A tenant's keys, without their secrets."""
+
+    async def work(catalog: Catalog) -> list[dict[str, object]]:
+        owner = await _tenant(catalog, tenant_name)
+        return [
+            {
+                **asdict(item),
+                "created": _when(item.created_at),
+                "expires": _when(item.expires_at),
+                "revoked": _when(item.revoked_at),
+            }
+            for item in await catalog.list_keys(owner.id)
+        ]
+
+    columns = ("id", "name", "scopes", "created", "expires", "revoked")
+    rows = [{column: row[column] for column in columns} for row in _with_catalog(work)]
+    table(json, rows, columns)
+
+
+@key.command("revoke")
+def revoke_key(
+    key_id: Annotated[str, typer.Argument()], tenant_name: TenantName, json: Json = False
+) -> None:
+    """Refuse a key from now on."""
+
+    async def work(catalog: Catalog) -> bool:
+        return await catalog.revoke_key((await _tenant(catalog, tenant_name)).id, key_id)
+
+    if not _with_catalog(work):
+        fail(f"the tenant has no working key {key_id!r}")
+    say(json, {"id": key_id, "revoked": True}, f"key {key_id} is revoked")
+
+
+def _when(instant: int | None) -> str | None:
+    if instant is None:
+        return None
+    return datetime.fromtimestamp(instant / 1000, UTC).isoformat(timespec="seconds")

@@ -1,0 +1,133 @@
+"""Commands that run processes: `dev`, `api`, `worker`, and `migrate` before them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import Annotated
+
+import psycopg
+import typer
+
+from app.cli.configuration import settings
+from app.cli.dev import DevOptions, curl_line, dev_stack, stay
+from app.cli.output import Json, fail, log_to_stderr, notes, say
+from app.cli.parent import UntilStdinEnds, stop_with_parent
+from app.http.serve import serve
+from app.local_model import LocalModelFailed, LocalModelMissing
+from harness.errors import HarnessError
+from storage_pg import migrate
+from storage_pg.embedded import DataDirectoryInUse, EmbeddedUnavailable, ServerFailed
+from workers.host import SessionHost
+from workers.worker import run_worker
+
+
+def dev(
+    data_dir: Annotated[Path, typer.Option(help="Where everything is kept.")] = Path(".laneway"),
+    port: Annotated[int, typer.Option(envvar="LANEWAY_PORT", help="0 takes a free one.")] = 8080,
+    workers: Annotated[int, typer.Option(min=1, max=64, help="Worker processes.")] = 2,
+    local_model: Annotated[
+        bool, typer.Option("--local-model", help="Use a small language model on this machine.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Run everything on this machine, on a Postgres of its own; Ctrl-C ends it."""
+    log_to_stderr(logging.WARNING)
+
+    def tell(text: str) -> None:
+        notes.print(f"[dim]laneway:[/dim] {text}")
+
+    async def run() -> None:
+        options = DevOptions(data_dir, port, workers, local_model)
+        async with dev_stack(options, tell) as stack:
+            say(
+                json,
+                {
+                    "url": stack.url,
+                    "apiKey": stack.api_key,
+                    "tenantId": stack.tenant_id,
+                    "pids": stack.pids(),
+                },
+                f"\nLaneway is ready at {stack.url}\n  API key: {stack.api_key}\n\n"
+                f"  {curl_line(stack)}\n",
+            )
+            await stay()
+            tell("stopping")
+
+    try:
+        asyncio.run(run())
+    except (
+        DataDirectoryInUse,
+        EmbeddedUnavailable,
+        ServerFailed,
+        LocalModelMissing,
+        LocalModelFailed,
+        migrate.SchemaAhead,
+        RuntimeError,
+        OSError,
+    ) as error:
+        fail(str(error))
+    except asyncio.CancelledError:
+        raise typer.Exit(130) from None
+
+
+def api(
+    host: Annotated[str | None, typer.Option(help="Where it listens.")] = None,
+    port: Annotated[int | None, typer.Option(help="0 takes a free one.")] = None,
+    json: Json = False,
+    until_stdin_ends: UntilStdinEnds = False,
+) -> None:
+    """Run the HTTP service until SIGTERM, which drains it."""
+    log_to_stderr()
+    found = settings(joins_fleet=True, host=host, port=port)
+    stop_with_parent(until_stdin_ends)
+
+    def ready(url: str) -> None:
+        say(json, {"url": url}, f"Laneway's API is ready at {url}")
+
+    try:
+        asyncio.run(serve(found, ready=ready))
+    except (OSError, HarnessError, RuntimeError, psycopg.Error) as error:
+        fail(str(error))
+
+
+def worker(json: Json = False, until_stdin_ends: UntilStdinEnds = False) -> None:
+    """Run a worker until SIGTERM, which drains it."""
+    log_to_stderr()
+    found = settings(joins_fleet=True)
+    stop_with_parent(until_stdin_ends)
+
+    def ready(host: SessionHost) -> None:
+        say(json, {"hostId": host.host_id}, f"this worker is host {host.host_id}")
+
+    try:
+        asyncio.run(run_worker(found, ready=ready))
+    except (OSError, HarnessError, RuntimeError, psycopg.Error) as error:
+        fail(str(error))
+
+
+def migrate_schema(
+    app_role: Annotated[
+        str, typer.Option(help="The role that API and workers use; '' when it is the owner.")
+    ] = migrate.APP_ROLE,
+    check: Annotated[bool, typer.Option("--check", help="Only look whether it is needed.")] = False,
+    json: Json = False,
+) -> None:
+    """Bring the database's schema up to this version."""
+    found = settings(joins_fleet=False)
+    dsn = found.owner_database_url or found.direct_url
+    try:
+        if check:
+            migrate.check(dsn)
+            say(json, {"revision": migrate.head()}, f"the schema is at {migrate.head()}")
+            return
+        revision = migrate.upgrade(
+            dsn,
+            app_role=app_role or None,
+            partitions_ahead=found.partitions_ahead,
+            progress=None if json else notes.print,
+        )
+    except (migrate.SchemaBehind, migrate.SchemaAhead, LookupError, psycopg.Error) as error:
+        fail(str(error))
+    say(json, {"revision": revision}, f"the schema is at {revision}")

@@ -1,0 +1,65 @@
+"""The application: routes, middleware, and the services that live as long as it does."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from importlib.metadata import version
+from typing import TypeAlias
+
+from fastapi import FastAPI
+
+from app.http import (
+    entries,
+    events,
+    health,
+    lanes,
+    openapi,
+    operations,
+    problems,
+    queues,
+    sessions,
+    usage,
+)
+from app.http.middleware import BodyLimit, RequestIds
+from app.http.services import Services, open_services
+from harness.environment import Environment
+from workers.settings import Settings
+
+MAX_BODY_BYTES = 8 * 1024 * 1024
+
+Opening: TypeAlias = Callable[[], AbstractAsyncContextManager[Services]]
+
+
+def create_app(settings: Settings, opening: Opening | None = None) -> FastAPI:
+    """The HTTP service of one process.
+
+    Its services are opened when it starts and closed when it ends; `opening` opens others, for a
+    process that has some already.
+    """
+
+    def open_own() -> AbstractAsyncContextManager[Services]:
+        return open_services(settings)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
+        async with (opening or open_own)() as services:
+            app.state.services = services
+            yield
+
+    app = FastAPI(
+        title="Laneway",
+        version=version("laneway"),
+        lifespan=lifespan,
+        openapi_url="/openapi.json",
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    for part in (health, sessions, entries, usage, lanes, operations, queues, events):
+        app.include_router(part.router)
+    problems.install(app)
+    openapi.install(app)
+    app.add_middleware(BodyLimit, limit=MAX_BODY_BYTES)
+    app.add_middleware(RequestIds, ids=Environment.system().ids)
+    return app

@@ -1,0 +1,71 @@
+"""What every request passes: an id of its own, and a limit to the size of its body."""
+
+from __future__ import annotations
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from app.http.problems import Problem, problem_response
+from harness.ids import IdGenerator
+
+
+class RequestIds:
+    """Gives each request an id: in the scope for handlers and logs, and in `X-Request-Id`."""
+
+    def __init__(self, app: ASGIApp, ids: IdGenerator) -> None:
+        self._app = app
+        self._ids = ids
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request_id = self._ids.next()
+        scope["laneway.request_id"] = request_id
+
+        async def stamped(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message)["X-Request-Id"] = request_id
+            await send(message)
+
+        await self._app(scope, receive, stamped)
+
+
+class BodyLimit:
+    """Refuses a body of more than `limit` bytes with 413, announced or not."""
+
+    def __init__(self, app: ASGIApp, limit: int) -> None:
+        self._app = app
+        self._limit = limit
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        announced = Headers(scope=scope).get("content-length", "")
+        if announced.isdigit() and int(announced) > self._limit:
+            await problem_response(self._too_large(), scope["laneway.request_id"])(
+                scope, receive, send
+            )
+            return
+        taken = 0
+
+        async def counted() -> Message:
+            nonlocal taken
+            message = await receive()
+            if message["type"] == "http.request":
+                taken += len(message.get("body", b""))
+                if taken > self._limit:
+                    raise self._too_large()
+            return message
+
+        await self._app(scope, counted, send)
+
+    def _too_large(self) -> Problem:
+        return Problem(
+            413,
+            "BodyTooLarge",
+            f"A body has at most {self._limit} bytes.",
+            fields={"limit": self._limit},
+            headers={"Connection": "close"},
+        )

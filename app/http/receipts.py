@@ -1,0 +1,82 @@
+"""Receipts of operations as this service shows them, and waiting for their end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Any
+
+import msgspec
+from fastapi import Request
+
+from app.http.services import Services
+from app.http.wire import OperationReceipt
+from harness.codec import decode
+from harness.context import Context
+from harness.entries import MessageEntry
+from harness.messages import AssistantMessage
+from harness.operation.state import LaneLastResult, OperationError, RunLastResult
+from storage_pg.catalog import Receipt
+
+# Any: pyright cannot name a union as type[T]; the decoder takes it.
+_LAST_RESULT: Any = LaneLastResult
+
+
+def receipt_view(receipt: Receipt) -> OperationReceipt:
+    """A receipt as listed, without the final message."""
+    kind: Any = receipt.kind  # only kinds of operations are stored
+    return OperationReceipt(
+        id=receipt.id,
+        session_id=receipt.session_id,
+        lane=receipt.lane,
+        kind=kind,
+        status=receipt.status,
+        accepted_at=receipt.accepted_at,
+        finished_at=receipt.finished_at,
+        outcome=receipt.outcome,
+        error=None if receipt.error is None else decode(receipt.error, OperationError),
+        result=None if receipt.result is None else decode(receipt.result, _LAST_RESULT),
+    )
+
+
+async def full_view(
+    services: Services, tenant_id: str, receipt: Receipt, context: Context
+) -> OperationReceipt:
+    """A receipt with the message that the run ended with, while its session exists."""
+    view = receipt_view(receipt)
+    result = view.result
+    if not isinstance(result, RunLastResult) or result.final_assistant_entry_id is None:
+        return view
+    reader = services.sessions.reader(tenant_id, receipt.session_id)
+    entry_id = result.final_assistant_entry_id
+    entry = (await reader.get_entries([entry_id], context)).get(entry_id)
+    if not isinstance(entry, MessageEntry) or not isinstance(entry.message, AssistantMessage):
+        return view
+    return msgspec.structs.replace(view, final_message=entry.message)
+
+
+async def wait_for_end(
+    services: Services, request: Request, tenant_id: str, operation_id: str, seconds: float
+) -> Receipt | None:
+    """The receipt once it is done; earlier when the time is up, the client has gone, or this
+    process is draining. None when there is no such operation."""
+    waiting = asyncio.create_task(services.catalog.wait_operation(tenant_id, operation_id, seconds))
+    others = [
+        asyncio.create_task(services.draining.wait()),
+        asyncio.create_task(_disconnected(request)),
+    ]
+    try:
+        await asyncio.wait([waiting, *others], return_when=asyncio.FIRST_COMPLETED)
+        if waiting.done():
+            return waiting.result()
+    finally:
+        for task in (waiting, *others):
+            task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.gather(waiting, *others, return_exceptions=True)
+    return await services.catalog.get_operation(tenant_id, operation_id)
+
+
+async def _disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

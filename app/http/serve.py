@@ -1,0 +1,79 @@
+"""Runs the HTTP service of one process until it is told to stop, and drains it then."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from types import FrameType
+
+import uvicorn
+from fastapi import FastAPI
+
+from app.http.app import create_app
+from workers.settings import Settings
+
+
+class _Server(uvicorn.Server):
+    """Tells the application at once when a signal comes, so that streams and waits end in time."""
+
+    def __init__(self, config: uvicorn.Config, app: FastAPI) -> None:
+        super().__init__(config)
+        self._app = app
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        self._loop = asyncio.get_running_loop()
+        await super().startup(sockets)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        # A second signal hastens: uvicorn then closes what is still open.
+        super().handle_exit(sig, frame)
+        services = getattr(self._app.state, "services", None)
+        if services is not None and self._loop is not None:
+            self._loop.call_soon_threadsafe(services.draining.set)
+
+
+async def serve(settings: Settings, *, ready: Callable[[str], None] | None = None) -> None:
+    """Serve until SIGTERM or SIGINT, then drain: at most `drain_seconds` for what is under way.
+
+    `ready` hears the URL once requests are answered; port 0 takes a free one. Raises `OSError`
+    when the address is taken, and what stopped the application from starting.
+    """
+    door = _bind(settings.host, settings.port)
+    app = create_app(settings)
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=max(1, round(settings.drain_seconds)),
+        lifespan="on",
+    )
+    server = _Server(config, app)
+    running = asyncio.create_task(server.serve(sockets=[door]))
+    while not server.started and not running.done():  # noqa: ASYNC110  # uvicorn has no event for it
+        await asyncio.sleep(0.01)
+    if server.started and ready is not None:
+        ready(_url(door))
+    await running
+    if not server.started:
+        raise RuntimeError("the HTTP service did not start; its log says why")
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    door = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        door.bind((host, port))
+    except BaseException:
+        door.close()
+        raise
+    return door
+
+
+def _url(door: socket.socket) -> str:
+    host, port = str(door.getsockname()[0]), int(door.getsockname()[1])
+    shown = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"http://[{shown}]:{port}" if ":" in shown else f"http://{shown}:{port}"

@@ -1,0 +1,113 @@
+"""The ledger of a session and its totals."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Depends
+from fastapi.responses import Response
+
+from app.http.auth import Reader, UsageReader, Writer
+from app.http.bodies import read_raw
+from app.http.calls import Ctx, Svc, answer, reading, run
+from app.http.cursors import parse_seq_cursor, seq_cursor
+from app.http.idempotency import Key, fingerprint, once
+from app.http.openapi import route
+from app.http.parameters import CursorText, Limit, SessionId, canonical_uuid
+from app.http.problems import invalid, rejection
+from app.http.wire import UsageInput, UsagePage
+from harness.errors import UnknownTarget
+from harness.session.session import MAIN_LANE
+from harness.storage.protocol import UsageScan
+from harness.usage import SessionStats
+from workers.commands import RecordedUsage, RecordUsage
+
+router = APIRouter(prefix="/v1/sessions/{session_id}", tags=["usage"])
+
+_CORRECTION = {
+    "usage": {
+        "input": 0,
+        "output": 0,
+        "cacheRead": 0,
+        "cacheWrite": 0,
+        "totalTokens": 0,
+        "cost": {"input": 0, "output": 0, "cacheRead": 0, "cacheWrite": 0, "total": -0.02},
+    },
+    "details": {"reason": "credit"},
+}
+
+
+@router.get("/usage", **route("listUsage", {200: ("UsagePage", UsagePage)}, problems=(404, 422)))
+async def list_usage(
+    session_id: SessionId,
+    caller: UsageReader,
+    services: Svc,
+    context: Ctx,
+    order: Literal["asc", "desc"] = "asc",
+    cursor: CursorText = None,
+    limit: Limit = 50,
+) -> Response:
+    """Rows of the ledger: one for each attempt at a provider, and corrections."""
+    reader = await reading(services, caller, session_id)
+    after = parse_seq_cursor(cursor)
+    descending = order == "desc"
+    found = await reader.scan_usage(
+        UsageScan(
+            from_seq=None if after is None or descending else after + 1,
+            to_seq=None if after is None or not descending else after - 1,
+            order=order,
+            limit=limit + 1,
+        ),
+        context,
+    )
+    page = found[:limit]
+    more = len(found) > limit
+    return answer(
+        UsagePage(data=tuple(page), next_cursor=seq_cursor(page[-1].seq) if more else None)
+    )
+
+
+@router.post(
+    "/usage",
+    **route(
+        "recordUsage",
+        {201: ("RecordedUsage", RecordedUsage)},
+        body=("UsageInput", UsageInput),
+        examples={"credit": _CORRECTION},
+        problems=(404, 409),
+    ),
+)
+async def record_usage(
+    session_id: SessionId,
+    given: Annotated[tuple[bytes, UsageInput], Depends(read_raw(UsageInput))],
+    caller: Writer,
+    services: Svc,
+    context: Ctx,
+    key: Key = None,
+) -> Response:
+    """Add a correction to the ledger."""
+    raw, body = given
+    if body.entry_id is not None:
+        entry_id = canonical_uuid(body.entry_id)
+        if entry_id is None:
+            raise invalid("body.entryId", "it is not a UUID")
+        reader = await reading(services, caller, session_id)
+        if entry_id not in await reader.get_entries([entry_id], context):
+            message = f"no entry {entry_id}"
+            raise rejection(UnknownTarget(message=message, target_id=entry_id))
+    command = RecordUsage(
+        lane=MAIN_LANE, usage=body.usage, entry_id=body.entry_id, details=body.details
+    )
+
+    async def work() -> bytes:
+        return await run(services, caller, session_id, command, context)
+
+    asked = fingerprint("usage", session_id, raw)
+    return await once(services, caller.tenant_id, key, asked, 201, work)
+
+
+@router.get("/stats", **route("getStats", {200: ("SessionStats", SessionStats)}))
+async def get_stats(session_id: SessionId, caller: Reader, services: Svc, context: Ctx) -> Response:
+    """Messages and the sum of the ledger."""
+    reader = await reading(services, caller, session_id)
+    return answer(await reader.get_stats(context))
