@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias, assert_never
 
-from harness.codec import encode_str
+from harness.codec import encode_str, valid_unicode
 from harness.errors import OperationKind
 from harness.operation.state import (
     CompactionIntent,
@@ -93,7 +93,7 @@ def derived_steps(
     for write in writes:
         if isinstance(write, SetValue | DeleteValue):
             facts.note(write)
-    steps: list[Step] = [(_NAMED, name) for name in facts.named]
+    steps: list[Step] = [(_NAMED, _listed(name)) for name in facts.named]
     for operation, meta in facts.opened.items():
         state = facts.moved.get(operation)
         if operation in known_due or state is None:
@@ -126,6 +126,11 @@ def kind_of(meta: OperationMeta) -> OperationKind:
             return "navigation"
         case _:
             assert_never(meta.intent)
+
+
+def _listed(name: str | None) -> str | None:
+    """The name as text can hold it; the session's own value keeps every character."""
+    return None if name is None else valid_unicode(name).replace("\x00", "\ufffd")
 
 
 def _finished(operation: str, result: LaneLastResult | None) -> Step:

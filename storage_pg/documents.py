@@ -135,7 +135,12 @@ def draft(
         raise InvalidArgument(f"an address is not valid Unicode: {error.object!r}") from error
     if document.stats.usage is not known.stats.usage:
         document.texts[0] = encode(document.stats.usage)
-    document.size = sum(len(text) for text in document.texts if text is not None)
+    for text in document.texts:
+        if text is not None:
+            document.size += len(text)
+            # JSON escapes it, so this is an address, an id or the name of a custom type.
+            if b"\x00" in text:
+                raise InvalidArgument("an address or the name of a custom type contains NUL")
     return document
 
 

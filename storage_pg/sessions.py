@@ -156,9 +156,9 @@ class PostgresSessions:
             )
         except psycopg.errors.UniqueViolation as error:
             raise SessionExists(f"session {session_id} exists") from error
-        except (psycopg.errors.UntranslatableCharacter, UnicodeEncodeError) as error:
+        except (psycopg.DataError, UnicodeEncodeError) as error:
             raise InvalidArgument(
-                "session metadata may contain neither NUL nor lone surrogates"
+                "an id is no UUID, or a name or the metadata contains NUL or lone surrogates"
             ) from error
         except psycopg.Error as error:
             raise StorageError(f"the database refused a new session: {error}") from error

@@ -279,6 +279,7 @@ async def test_the_listed_name_is_the_sessions(kit: Kit) -> None:
     owned = await kit.open_new()
     for write, listed in (
         (set_value(values.SESSION_NAME, "renamed"), "renamed"),
+        (set_value(values.SESSION_NAME, "a\x00b\ud800"), "a\ufffdb\ufffd\ufffd\ufffd"),
         (delete_value(values.SESSION_NAME), None),
     ):
         await owned.storage.commit([write], BACKGROUND)
