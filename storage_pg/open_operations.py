@@ -24,6 +24,7 @@ AGAIN_AFTER_MS = 3_000
 _STATE_TYPE: Any = OperationState
 
 _PAGE = 500
+_CLOCK_SLACK_MS = 5_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +243,8 @@ async def _repair(
 def _agrees(wanted: DueNow | DueAt | DuePoll, due_at: int, due: int, now_ms: int) -> bool:
     match wanted:
         case DueNow():
-            return due_at <= now_ms
+            # It may have become due after the sweep began, or by a clock a little ahead of ours.
+            return due_at <= now_ms + _CLOCK_SLACK_MS
         case DueAt(instant=instant):
             return due_at == instant
         case DuePoll():
