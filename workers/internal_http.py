@@ -106,6 +106,8 @@ class InternalServer:
         self.port: int = self._socket.getsockname()[1]
         config = uvicorn.Config(
             self._app,
+            interface="asgi3",
+            proxy_headers=False,
             lifespan="off",
             ws="none",
             log_config=None,
