@@ -35,6 +35,16 @@ def rows_by_branch(path: Path) -> dict[str, int]:
     return counts
 
 
+def base_of(path: Path, branch_id: str) -> tuple[str, int]:
+    connection = sqlite3.connect(path)
+    found = connection.execute(
+        "SELECT base_branch_id, base_seq FROM branch_meta WHERE branch_id = ?", (branch_id,)
+    )
+    base = found.fetchone()
+    connection.close()
+    return base
+
+
 async def test_a_divergence_copies_only_back_to_the_newest_compaction(tmp_path: Path) -> None:
     storage, samples = await new_sqlite(tmp_path / "s.sqlite"), Samples()
     before = samples.chain(None, 300)
@@ -49,6 +59,9 @@ async def test_a_divergence_copies_only_back_to_the_newest_compaction(tmp_path: 
     counts = rows_by_branch(tmp_path / "s.sqlite")
     assert counts[side.id] == 3 + 1 + 2
     assert counts[deeper.id] == 3 + 1 + 1 + 1
+    # Its base is the branch that holds the compaction, not a hop through a segment without one:
+    # divergence upon divergence must not make the chain longer.
+    assert base_of(tmp_path / "s.sqlite", deeper.id) == (before[0].id, 301)
     for tip in (after[-1], inner[-1], deeper):
         found = await storage.scan_branch(BranchScan(start=tip.id), BACKGROUND)
         assert found[-1].id == before[0].id
