@@ -1,23 +1,34 @@
-"""One death at each point of each scenario: before and after every commit, and around every effect."""
+"""One death at each point of each scenario: before and after every commit, and around every effect.
+
+On the file backends only after commits and around effects: before a commit nothing more is durable
+than after the one before it.
+"""
 
 from __future__ import annotations
 
 import pytest
 
-from harness.testing.playing import play
+from harness.testing.crash import PointKind
+from harness.testing.playing import ALL_POINTS, play
 from harness.testing.scenarios import SCENARIOS, Scenario
 from tests.crash.conftest import NewSession
 
+DISTINCT: frozenset[PointKind] = frozenset(("after commit", "effect"))
+KINDS = {"memory": ALL_POINTS, "jsonl": DISTINCT, "sqlite": DISTINCT, "postgres": ALL_POINTS}
+
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
-async def test_ends_as_if_nothing_had_happened(scenario: Scenario, new_session: NewSession) -> None:
-    uninterrupted = await play(scenario, new_session())
+async def test_ends_as_if_nothing_had_happened(
+    scenario: Scenario, new_session: NewSession, request: pytest.FixtureRequest
+) -> None:
+    kinds = KINDS[request.node.callspec.params["new_session"]]
+    uninterrupted = await play(scenario, new_session(), kinds=kinds)
     assert uninterrupted.end is not None
     assert uninterrupted.problems == []
     problems: list[str] = []
     deaths = 0
     while True:
-        played = await play(scenario, new_session(), plan=(deaths + 1,))
+        played = await play(scenario, new_session(), (deaths + 1,), kinds)
         if not played.deaths:
             break
         deaths += 1

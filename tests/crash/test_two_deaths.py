@@ -10,7 +10,7 @@ from tests.crash.conftest import NewSession
 from tests.crash.sessions import MemorySession
 
 # Every n-th pair on the backends where a play takes longer.
-STRIDE = {"memory": 1, "jsonl": 5, "sqlite": 11, "postgres": 11}
+STRIDE = {"memory": 1, "jsonl": 31, "sqlite": 43, "postgres": 31}
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)

@@ -1,1 +1,1 @@
-"""Tests of the harness runtime on virtual time."""
+"""The runtime against the specification: states (tier A), writes (tier B), races (tier C)."""

@@ -1,0 +1,1 @@
+"""Tier A: each state is made durable, reopened and driven (§9.3)."""

@@ -1,0 +1,1 @@
+"""Tier B: what is written, in which order, and what happens between the writes (§9.3)."""
