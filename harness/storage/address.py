@@ -20,6 +20,9 @@ class Address(Generic[T]):
             raise InvalidArgument("an address needs a namespace")
         if "\x00" in namespace or "\x00" in key:
             raise InvalidArgument("an address may not contain NUL")
+        if not (namespace.isascii() and key.isascii()):
+            _check_text(namespace)
+            _check_text(key)
         self.type = type_
         self.namespace = namespace
         self.key = key
@@ -37,6 +40,14 @@ class Address(Generic[T]):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.namespace!r}, {self.key!r})"
+
+
+def _check_text(part: str) -> None:
+    """Refuse lone surrogates: addresses are database keys, and those are strict UTF-8."""
+    try:
+        part.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidArgument("an address may not contain lone surrogates") from error
 
 
 class Value(Address[T]):

@@ -186,6 +186,20 @@ class ValueConformance:
             await checked.read("app.log", "", ListRead(order=order, limit=2**53 - 1))
         assert len(await checked.storage.read_list(log, None, BACKGROUND)) == 1_000
 
+    async def test_addresses_are_plain_text(self, backend: StorageBackend) -> None:
+        storage = await backend.create()
+        for namespace, key in (
+            ("", "k"),
+            ("a\x00", ""),
+            ("a", "\x00"),
+            ("a\ud800", ""),
+            ("a", "\udfff"),
+        ):
+            with expect(InvalidArgument):
+                await storage.get_value(value(Any, namespace, key), BACKGROUND)
+            with expect(InvalidArgument):
+                await storage.read_list(list_of(Any, namespace, key), None, BACKGROUND)
+
     async def test_bad_list_limits_are_refused(self, backend: StorageBackend) -> None:
         storage = await backend.create()
         for limit in (0, -1, 2**53):
