@@ -34,6 +34,10 @@ _TRANSIENT = frozenset({"40001", "40P01", "55P03"})
 _TRANSIENT_TRIES = 5
 
 
+class OperationExists(StorageCorrupt):
+    """The id of a new operation is taken, by whichever tenant; nothing was applied."""
+
+
 class OutcomeUnknown(StorageError):
     """The connection broke and stayed broken: the commit may or may not have been applied."""
 
@@ -246,6 +250,8 @@ def _arguments(batch: list[Document], relaxed: bool) -> list[bytes]:
 
 
 def _meaning(error: Refused) -> StorageError:
+    if error.sqlstate == "23505" and "operations_pkey" in error.message:
+        return OperationExists("an operation of that id exists")
     if error.sqlstate in ("23505", "LW001"):
         return StorageCorrupt(error.message)
     return StorageError(f"the database refused a commit: {error}")

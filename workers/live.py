@@ -18,7 +18,18 @@ from harness.runtime.harness import AgentHarness
 from storage_pg.due import DueAt, DueNow, DuePoll
 from storage_pg.sessions import OwnedSession
 from storage_pg.storage import OpenOperation
-from workers.commands import WAKING, Abort, Command, Drive, Reply, RequestAbort, Resume
+from storage_pg.writer import OperationExists
+from workers.commands import (
+    WAKING,
+    Abort,
+    Accept,
+    Command,
+    Drive,
+    OperationIdTaken,
+    Reply,
+    RequestAbort,
+    Resume,
+)
 from workers.execute import NeedsDriver, Surroundings, execute
 from workers.watching import EndItem, EndReason, Feed, NoSuchLane, SnapshotItem, event_item
 
@@ -171,6 +182,11 @@ class LiveSession:
         except NeedsDriver:
             self.end("moved")
             raise
+        except HarnessFault as fault:
+            taken = _taken(command, fault)
+            if taken is None:
+                raise
+            return Err(taken)
         finally:
             self._commands -= 1
             self._wake.set()
@@ -382,3 +398,14 @@ class LiveSession:
                 case _:
                     assert_never(operation.due)
         return min(instants, default=None)
+
+
+def _taken(command: Command, fault: HarnessFault) -> OperationIdTaken | None:
+    """The rejection when a fault means that the id of a new operation is another tenant's, or was
+    taken a moment ago."""
+    if not isinstance(command, Accept) or not isinstance(fault.cause, OperationExists):
+        return None
+    operation_id = command.request.operation_id or ""
+    return OperationIdTaken(
+        message=f"operation {operation_id} is another lane's", operation_id=operation_id
+    )

@@ -123,7 +123,7 @@ class Router:
                 raise OperationCancelledByCaller
             outcome = await self._attempt(tenant_id, session_id, command, context)
             if not isinstance(outcome, _Again):
-                return outcome
+                return await self._settled(tenant_id, session_id, command, outcome)
             unknown = unknown or outcome.unknown
             if unknown and not isinstance(command, REPEATABLE):
                 raise OutcomeUnknown(f"the outcome of the command is unknown: {outcome.reason}")
@@ -147,6 +147,18 @@ class Router:
             return msgspec.structs.replace(command, request=request)
         known = await self._admission(tenant_id, session_id, command)
         return command if known is None else known
+
+    async def _settled(
+        self, tenant_id: str, session_id: str, command: Command, reply: Reply
+    ) -> Reply:
+        """The same request may have won between the look for its id and the owner's commit."""
+        if (
+            isinstance(command, Accept)
+            and isinstance(reply, Err)
+            and isinstance(reply.error, OperationIdTaken)
+        ):
+            return await self._admission(tenant_id, session_id, command) or reply
+        return reply
 
     async def _admission(self, tenant_id: str, session_id: str, command: Accept) -> Reply | None:
         operation_id = command.request.operation_id
