@@ -13,6 +13,7 @@ import psycopg
 
 from harness.codec import decode
 from harness.context import BACKGROUND
+from harness.environment import Environment
 from harness.errors import TaggedError
 from harness.operation.results import OperationAdmission
 from harness.result import Err, Ok
@@ -109,10 +110,24 @@ class Fleet:
         for host in list(self.hosts):
             await self.stop(host)
 
+    def _new_tenant(self) -> str:
+        tenant = Environment.system().ids.next()
+        self._sql(
+            "INSERT INTO laneway.tenants (id, name, created_at) VALUES (%s, %s, 0)", tenant, tenant
+        )
+        return tenant
+
+    async def new_tenant(self) -> str:
+        """Another tenant."""
+        return await asyncio.to_thread(self._new_tenant)
+
     async def session(self, **new: Any) -> str:
         """A new session."""
-        made = await self.hosts[0].sessions.create(self.tenant, NewSession(**new))
-        return made.id
+        return await self.session_of(self.tenant, **new)
+
+    async def session_of(self, tenant: str, **new: Any) -> str:
+        """A new session of another tenant."""
+        return (await self.hosts[0].sessions.create(tenant, NewSession(**new))).id
 
     async def run(self, host: SessionHost, session: str, command: Command) -> Reply:
         """Have a command executed through this host."""
@@ -132,7 +147,14 @@ class Fleet:
 
     async def prompt(self, host: SessionHost, session: str, text: str, lane: str = "main") -> str:
         """Accept a prompt; returns the operation's id."""
-        reply = await self.run(host, session, Accept(lane=lane, request=PromptRequest(prompt=text)))
+        return await self.prompt_of(self.tenant, host, session, text, lane)
+
+    async def prompt_of(
+        self, tenant: str, host: SessionHost, session: str, text: str, lane: str = "main"
+    ) -> str:
+        """The same for another tenant's session."""
+        command = Accept(lane=lane, request=PromptRequest(prompt=text))
+        reply = await host.execute(tenant, session, command, BACKGROUND)
         assert isinstance(reply, Ok), reply
         return decode(reply.value, OperationAdmission).operation_id
 
