@@ -63,6 +63,7 @@ async def _compare(database: Database, count: int, bar: float) -> list[Result]:
             "CREATE TABLE IF NOT EXISTS laneway.bench "
             "(id uuid PRIMARY KEY, session_id uuid, seq bigint, payload text)"
         )
+        owner.execute("GRANT INSERT ON laneway.bench TO laneway_app")
     async with open_pool(database.app_dsn) as pool:
         writer = SharedWriter(database.app_dsn)
         lease = HostLease(database.app_dsn, HostIdentity("bench", "worker"), environment.ids)
