@@ -6,7 +6,15 @@ from typing import LiteralString, cast
 
 from harness.storage.queries import load_queries
 
-_FILES = ("storage.sql", "sessions.sql", "hosts.sql", "dispatch.sql", "hosting.sql", "admin.sql")
+_FILES = (
+    "storage.sql",
+    "sessions.sql",
+    "hosts.sql",
+    "dispatch.sql",
+    "hosting.sql",
+    "admin.sql",
+    "search.sql",
+)
 
 
 def _load() -> dict[str, LiteralString]:

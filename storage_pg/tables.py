@@ -19,7 +19,7 @@ from sqlalchemy import (
     Uuid,
     text,
 )
-from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.dialects.postgresql import JSONB, TSVECTOR
 
 SCHEMA = "laneway"
 METADATA = MetaData(schema=SCHEMA)
@@ -40,10 +40,17 @@ TENANT_OWNED = (
     "open_operations",
     "operations",
     "idempotency_keys",
+    "search_sessions",
+    "search_entries",
 )
 
 # Tables that are partitioned by the time in an id, and the column that holds it.
-PARTITIONED = {"entries": "id", "usage_ledger": "id", "branch_entries": "entry_id"}
+PARTITIONED = {
+    "entries": "id",
+    "usage_ledger": "id",
+    "branch_entries": "entry_id",
+    "search_entries": "entry_id",
+}
 
 
 def _tenant() -> Column[object]:
@@ -305,4 +312,37 @@ idempotency_keys = Table(
     Column("expires_at", BigInteger, nullable=False),
     PrimaryKeyConstraint("tenant_id", "key"),
     Index("idempotency_keys_expiry", "expires_at"),
+)
+
+search_sessions = Table(
+    "search_sessions",
+    METADATA,
+    Column("session_id", Uuid, primary_key=True),
+    Column("tenant_id", Uuid, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    Column("generation", Integer, nullable=False),
+    Column("cursor", BigInteger, nullable=False),
+    Column("stamp", Text),
+    Column("labels", ARRAY(Text), nullable=False),
+    Index("search_sessions_tenant", "tenant_id", "session_id"),
+    Index("search_sessions_labels", "labels", postgresql_using="gin"),
+)
+
+search_entries = Table(
+    "search_entries",
+    METADATA,
+    Column("session_id", Uuid, nullable=False),
+    Column("entry_id", Uuid, nullable=False),
+    Column("tenant_id", Uuid, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    Column("type", Text, nullable=False),
+    Column("body", Text, nullable=False),
+    Column("terms", TSVECTOR, nullable=False),
+    PrimaryKeyConstraint("session_id", "entry_id"),
+    Index(
+        "search_entries_terms",
+        "terms",
+        postgresql_using="gin",
+        postgresql_with={"fastupdate": "off"},
+    ),
 )

@@ -22,7 +22,8 @@ def labels_of(metadata: SessionMetadata, fields: Sequence[str]) -> tuple[str, ..
 
     A field is `cwd`, `parentSessionId`, or a name in the application's metadata; a dot goes one
     level down. A list gives a label for each of its elements as well as for itself. Values that
-    would make a label longer than `MAX_LABEL` cannot be filtered on and are left out.
+    would make a label longer than `MAX_LABEL` cannot be filtered on and are left out. The first
+    label names the fields, so that other fields are always other labels.
     """
     found: set[str] = set()
     for field in fields:
@@ -32,7 +33,12 @@ def labels_of(metadata: SessionMetadata, fields: Sequence[str]) -> tuple[str, ..
         found.add(label(field, value))
         if isinstance(value, list):
             found.update(label(field, element) for element in cast("list[Any]", value))
-    return tuple(sorted(one for one in found if len(one) <= MAX_LABEL))
+    return (fields_label(fields), *sorted(one for one in found if len(one) <= MAX_LABEL))
+
+
+def fields_label(fields: Sequence[str]) -> str:
+    """The label that every session has in an index with these fields."""
+    return label("", list(fields))
 
 
 def wanted_labels(where: Mapping[str, JsonValue]) -> list[str]:

@@ -125,7 +125,7 @@ def test_the_application_reaches_partitions_only_through_their_tables(database: 
             "AND has_table_privilege(c.oid, 'SELECT, INSERT, UPDATE, DELETE')"
         ).fetchall()
     assert rows == []
-    assert len(PARTITIONED) == 3
+    assert len(PARTITIONED) == 4
 
 
 def test_the_application_role_is_powerless(database: Database) -> None:

@@ -38,7 +38,7 @@ CREATE TABLE documents (
 
 -- name: create_terms
 -- Folded terms separated by spaces. The tokenizer splits at spaces and changes nothing else.
-CREATE VIRTUAL TABLE terms USING fts5 (terms, tokenize = 'ascii')
+CREATE VIRTUAL TABLE terms USING fts5 (words, tokenize = 'ascii')
 
 -- name: read_version
 PRAGMA user_version
@@ -77,7 +77,7 @@ ON CONFLICT (session_id, entry_id) DO NOTHING
 RETURNING id
 
 -- name: insert_terms
-INSERT INTO terms (rowid, terms) VALUES (?, ?)
+INSERT INTO terms (rowid, words) VALUES (?, ?)
 
 -- name: insert_label
 INSERT INTO labels (label, session_id) VALUES (?, ?)
