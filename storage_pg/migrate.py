@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, cast
 
 import psycopg
@@ -18,7 +18,6 @@ from psycopg.rows import TupleRow
 from sqlalchemy import Connection, create_engine
 from sqlalchemy.pool import NullPool
 
-import migrations
 from storage_pg.partitions import Period, ensure_ahead
 from storage_pg.queries import QUERIES
 from storage_pg.tables import SCHEMA
@@ -118,8 +117,12 @@ def _grant(driver: psycopg.Connection[TupleRow], role: str) -> None:
 
 def _config() -> Config:
     config = Config()
-    folder = Path(migrations.__file__).parent
-    config.set_main_option("script_location", str(folder).replace("%", "%%"))
+    # Found, not imported: migrations stand above this package and import it.
+    spec = importlib.util.find_spec("migrations")
+    assert spec is not None
+    assert spec.submodule_search_locations
+    folder = spec.submodule_search_locations[0]
+    config.set_main_option("script_location", folder.replace("%", "%%"))
     config.set_main_option("path_separator", "os")
     return config
 
