@@ -169,15 +169,15 @@ def _signal(
         return
     cancellation.set_result(None)
     answer = done.result()[0]
-    # A pass may have been installed between the call and its turn on the line.
-    owner = live or lane.drive
-    if owner is None or owner.operation_id != operation_id:
-        return
-    if isinstance(answer, OperationMismatch):
-        owner.close_gate(OperationEnded("the operation is over"))
-    else:
-        owner.begin_abort(cancellation)
-        owner.signal_abort()
+    # Another pass may have been installed between the call and its turn on the line.
+    for owner in {live, lane.drive}:
+        if owner is None or owner.operation_id != operation_id:
+            continue
+        if isinstance(answer, OperationMismatch):
+            owner.close_gate(OperationEnded("the operation is over"))
+        else:
+            owner.begin_abort(cancellation)
+            owner.signal_abort()
 
 
 async def _messages(

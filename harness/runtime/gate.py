@@ -17,7 +17,12 @@ class AbortRequested(HarnessError):
 
     def __init__(self, cancellation: asyncio.Future[None]) -> None:
         super().__init__("abort requested")
-        self.cancellation = cancellation
+        self._cancellation = cancellation
+
+    @property
+    def cancellation(self) -> asyncio.Future[None]:
+        """To be awaited by any number of tasks: one that is cancelled takes nothing from the rest."""
+        return asyncio.shield(self._cancellation)
 
 
 class OperationEnded(HarnessError):

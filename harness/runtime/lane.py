@@ -145,7 +145,10 @@ class Lane:
                 return decision.value, None
             return decision.value, self._published(decision, result, inner)
 
-        return self.core.session.enqueue(self.name, job, context)
+        future = self.core.session.enqueue(self.name, job, context)
+        # A caller that goes away while its job waits leaves the job's failure to nobody.
+        observe(future)
+        return future
 
     async def command(self, plan: Plan[T], context: Context, *, drive: Drive | None = None) -> T:
         """Run a command and wait for its commit and for the delivery of its events."""

@@ -17,7 +17,6 @@ from harness.operation.state import CallPending, RunState, ToolsPhase
 from harness.operation.step import LaneProjection
 from harness.runtime.lane import Auxiliary, Decision, Decline, Plan
 from harness.runtime.procedures.base import DrivePass
-from harness.session.line import observe
 from harness.session.session import SessionMutator
 from harness.settings import ReplayPolicy
 from harness.storage.address import Value
@@ -116,7 +115,6 @@ class Invocation:
 
     def _queue(self, plan: Plan[T]) -> Awaitable[T]:
         future = self._p.lane.submit(plan, self._p.context, drive=self._p.drive)
-        observe(future)
 
         async def result() -> T:
             return (await asyncio.shield(future))[0]
@@ -181,7 +179,6 @@ class UpdateChannel:
             return Auxiliary((set_value(address, partial),), None)
 
         self._write = self._p.lane.submit(plan, self._p.context, drive=self._p.drive)
-        observe(self._write)
 
     def close(self) -> None:
         """Accept no more updates."""

@@ -20,7 +20,6 @@ from harness.operation.state import (
 from harness.operation.step import LaneProjection
 from harness.runtime.lane import Auxiliary, Decision, Decline
 from harness.runtime.procedures.base import DrivePass
-from harness.session.line import observe
 from harness.session.session import SessionMutator
 from harness.storage.address import ValueList
 from harness.storage.protocol import ListElement, ListRead
@@ -65,7 +64,6 @@ class FrameWriter:
             return Auxiliary((append_list(self._address, frame),), None)
 
         self._latest = self._p.lane.submit(plan, self._p.context, drive=self._p.drive)
-        observe(self._latest)
 
     async def finish(self) -> None:
         """Accept no more frames and wait for the last one; raises if any append failed."""
