@@ -163,7 +163,6 @@ async def test_losing_the_lease_ends_a_storage_at_once(kit: Kit) -> None:
 async def test_names_that_text_cannot_hold_are_refused_before_anything_is_sent(kit: Kit) -> None:
     storage, samples = await kit.new_storage(), Samples(2)
     for write in (
-        set_value(value(int, "app.\ud800"), 1),
         insert_entry(samples.entry(None, samples.custom("a\x00b"))),
         insert_entry(samples.entry(None, samples.custom("\udc00"))),
     ):
