@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Any
 
 import httpx
-import msgspec
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,5 +33,6 @@ async def read_events(client: httpx.AsyncClient, path: str) -> AsyncGenerator[St
             elif field == "data":
                 pieces.append(value)
             elif not line and pieces:
-                yield StreamEvent(name, msgspec.json.decode("\n".join(pieces)))
+                # The standard library keeps lone surrogates, which tools do put out.
+                yield StreamEvent(name, json.loads("\n".join(pieces)))
                 name, pieces = "", []

@@ -74,7 +74,7 @@ OperationId = Annotated[
 ]
 Lane = Annotated[
     str,
-    Path(max_length=200, description="The lane's name; `main` exists always."),
+    Path(description="The lane's name; `main` exists always."),
     AfterValidator(_lane),
 ]
 CustomType = Annotated[
