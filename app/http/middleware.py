@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
+
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.http.problems import Problem, problem_response
 from harness.ids import IdGenerator
+
+# How long, and for how many times the limit, a client may go on sending what is refused.
+_FINISH_SECONDS = 5.0
+_FINISH_BODIES = 8
 
 
 class RequestIds:
@@ -44,9 +51,9 @@ class BodyLimit:
             return
         announced = Headers(scope=scope).get("content-length", "")
         if announced.isdigit() and int(announced) > self._limit:
-            await problem_response(self._too_large(), scope["laneway.request_id"])(
-                scope, receive, send
-            )
+            await self._let_finish(receive)
+            refusal = problem_response(self._too_large(), scope["laneway.request_id"])
+            await refusal(scope, receive, send)
             return
         taken = 0
 
@@ -56,10 +63,24 @@ class BodyLimit:
             if message["type"] == "http.request":
                 taken += len(message.get("body", b""))
                 if taken > self._limit:
+                    if message.get("more_body", False):
+                        await self._let_finish(receive)
                     raise self._too_large()
             return message
 
         await self._app(scope, counted, send)
+
+    async def _let_finish(self, receive: Receive) -> None:
+        """Throw away what is still sent, within reason: a client that is cut off while it sends
+        never reads why."""
+        thrown = 0
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_FINISH_SECONDS):
+                while thrown < _FINISH_BODIES * self._limit:
+                    message = await receive()
+                    thrown += len(message.get("body", b""))
+                    if message["type"] != "http.request" or not message.get("more_body", False):
+                        return
 
     def _too_large(self) -> Problem:
         return Problem(

@@ -136,7 +136,8 @@ def _document(app: FastAPI) -> dict[str, Any]:
     }
     _drop_unused(made, schemas)
     made["components"]["schemas"] = dict(sorted(schemas.items()))
-    return made
+    # Defaults may be tuples: made plain here, not only when it is sent.
+    return msgspec.json.decode(msgspec.json.encode(made))
 
 
 def _drop_unused(made: dict[str, Any], schemas: dict[str, Any]) -> None:
