@@ -1,0 +1,1 @@
+"""Tests of a fleet of real processes on a real database, killed, stopped and continued."""

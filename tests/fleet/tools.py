@@ -1,0 +1,51 @@
+"""Tools for fleet tests. What they did is written to a file that outlives every process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from typing import Any
+
+from harness.messages import AgentToolResult, text_result
+from harness.tools.protocol import AgentTool, FunctionTool, ToolCallRequest
+
+JOURNAL = "LANEWAY_TEST_JOURNAL"
+
+
+def note(line: str) -> None:
+    """Append one line; short appends of several processes do not mix."""
+    descriptor = os.open(os.environ[JOURNAL], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    try:
+        os.write(descriptor, f"{line}\n".encode())
+    finally:
+        os.close(descriptor)
+
+
+async def _slow(request: ToolCallRequest[Any]) -> AgentToolResult:
+    invocation = request.invocation.invocation_id
+    seconds = float(str(request.arguments.get("seconds", 0.2)))
+    note(f"start {invocation} {os.getpid()}")
+    for step in range(4):
+        await asyncio.sleep(seconds / 4)
+        request.on_update(text_result(f"step {step}"), checkpoint=True)
+    note(f"end {invocation} {os.getpid()}")
+    return text_result("the work is done")
+
+
+async def _suicide(request: ToolCallRequest[Any]) -> AgentToolResult:
+    note(f"start {request.invocation.invocation_id} {os.getpid()}")
+    os.kill(os.getpid(), signal.SIGKILL)
+    return text_result("never reached")
+
+
+_SCHEMA: dict[str, Any] = {"type": "object", "properties": {"seconds": {"type": "number"}}}
+
+
+def registry() -> list[AgentTool[Any]]:
+    """The tools of these tests."""
+    return [
+        FunctionTool("slow_never", "Takes a while.", dict(_SCHEMA), _slow, replay="never"),
+        FunctionTool("slow_safe", "Takes a while.", dict(_SCHEMA), _slow, replay="safe"),
+        FunctionTool("suicide", "Ends its process.", dict(_SCHEMA), _suicide, replay="safe"),
+    ]
