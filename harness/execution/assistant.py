@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -119,11 +120,21 @@ async def consume_stream(
                 await observer.update(message, event)
     except Exception as error:  # noqa: BLE001 -- an adapter that raises is a provider that failed
         settled = provider_failure(partial, model, clock, error)
+    finally:
+        await _close(stream)
     if settled is None:
         settled = provider_failure(
             partial, model, clock, RuntimeError("the stream ended without settling")
         )
     return settled, started
+
+
+async def _close(stream: AssistantStream) -> None:
+    # Now, and not when the collector finds it: connections and spans end with the request.
+    close: Callable[[], Awaitable[None]] | None = getattr(stream, "aclose", None)
+    if close is not None:
+        with suppress(Exception):
+            await close()
 
 
 def _settlement(event: AssistantMessageEvent) -> AssistantMessage | None:

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Any
+
 from harness.context import Context
+from harness.frames import AssistantMessageEvent
 from harness.messages import AssistantMessage
 from harness.models.script import At, Gate, Interleave, Text, Thinking, call, say, steps
+from harness.models.scripted import ScriptedProvider
 from harness.runtime.hooks import AfterResponse
 from harness.storage.writes import FRAME_NAMESPACE, AppendList
 from tests.runtime.stage import Stage, ok, settle
@@ -119,7 +125,24 @@ async def test_a_failed_frame_append_faults_and_nothing_is_settled(stage: Stage)
     driving = stage.drive(operation)
     await frame.reached()
     frame.fail(OSError("disk full"))
-    (failure,) = await __import__("asyncio").gather(driving, return_exceptions=True)
+    (failure,) = await asyncio.gather(driving, return_exceptions=True)
     assert type(failure).__name__ == "HarnessFault"
     assert not any(line.startswith("TX entry assistant") for line in stage.journal)
     assert "fault" in stage.journal
+
+
+async def test_the_stream_is_closed_before_its_response_is_settled(stage: Stage) -> None:
+    class Provider(ScriptedProvider):
+        async def _run(self, *arguments: Any) -> AsyncGenerator[AssistantMessageEvent, None]:
+            try:
+                async for event in super()._run(*arguments):
+                    yield event
+            finally:
+                stage.journal.append("connection closed")
+
+    await stage.script([]).open()
+    stage.registry.register(stage.model, Provider([say("x")], stage.clock))
+    await stage.prompt()
+    closed = stage.journal.index("connection closed")
+    settled = next(i for i, line in enumerate(stage.journal) if line.startswith("TX entry assist"))
+    assert closed < settled
