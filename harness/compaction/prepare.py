@@ -4,36 +4,66 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from harness.codec import JsonValue
-from harness.compaction.tokens import context_tokens, estimate_tokens
+from harness.compaction.file_note import without_file_note
+from harness.compaction.tokens import (
+    MESSAGE_TOKENS,
+    context_tokens,
+    estimate_tokens,
+    fitted,
+    part_tokens,
+)
+from harness.compaction.transcript import shortened
 from harness.entries import CompactionEntry, Entry
 from harness.messages import (
     AgentMessage,
     AssistantMessage,
     CompactionSummaryMessage,
+    InputContent,
+    TextContent,
     ToolCall,
     ToolResultMessage,
-    UserMessage,
 )
 from harness.operation.state import (
     BranchPreparation,
     CompactionPreparation,
     FileOperations,
 )
+from harness.session.projection import in_context
 from harness.settings import CompactionSettings
 
+MIN_RESULT_TOKENS = 64
+_NOTE_TOKENS = 16
+_IMAGE_LEFT_OUT = "(an image was here; it is left out to save space)"
 READ_TOOLS = frozenset({"read"})
 WRITE_TOOLS = frozenset({"write"})
 EDIT_TOOLS = frozenset({"edit"})
 
 
+def restated_messages(entries: Sequence[Entry]) -> int:
+    """How many messages at the start of a context repeat what a compaction kept."""
+    if not entries or not isinstance(entries[0], CompactionEntry):
+        return 0
+    return 1 + sum(in_context(message) for message in entries[0].retained_tail)
+
+
 def prepare_compaction(
-    entries: Sequence[Entry], messages: Sequence[AgentMessage], settings: CompactionSettings
+    entries: Sequence[Entry],
+    messages: Sequence[AgentMessage],
+    settings: CompactionSettings,
+    context_window: int | None = None,
+    *,
+    refused: bool = False,
 ) -> CompactionPreparation | None:
     """The input of a compaction of this context, or None when nothing can be summarized.
 
     `entries` start at the newest compaction, `messages` are their projection. The newest
     `keep_recent_tokens` stay verbatim; the cut never separates a tool call from its result.
+    `context_window` (tokens) bounds the settings, and what stays: outputs of tools that alone
+    would fill it are shortened, and None is the answer where even then it cannot fit. `refused`
+    says that the provider would not take this context, whatever its estimated size.
     """
     if entries and isinstance(entries[-1], CompactionEntry):
         return None
@@ -41,56 +71,122 @@ def prepare_compaction(
     body = list(messages)
     if body and isinstance(body[0], CompactionSummaryMessage):
         body = body[1:]
-    cut = _cut_index(body, settings.keep_recent_tokens)
+    if context_window is not None:
+        settings = fitted(settings, context_window)
+    sizes = [estimate_tokens(message) for message in body]
+    keep = settings.keep_recent_tokens
+    if refused:
+        keep = min(keep, sum(sizes) // 2)
+    cut = _cut_index(body, sizes, keep)
     if cut <= 0:
         return None
+    tail = tuple(body[cut:])
+    if context_window is not None:
+        tail = fit_tail(tail, (context_window - settings.reserve_tokens) * 3 // 4)
+        # Twice: the estimate may err, and a summary for nothing would cost the conversation.
+        if sum(estimate_tokens(message) for message in tail) > 2 * context_window:
+            return None
     turn_start = _turn_start(body, cut)
-    split = turn_start < cut
-    summarized = body[:turn_start] if split else body[:cut]
-    prefix = body[turn_start:cut] if split else []
-    if not summarized and not prefix:
-        return None
+    # A turn that began before the last compaction, or with it, is covered by updating its summary.
+    split = turn_start is not None and turn_start < cut and (previous is None or turn_start > 0)
+    history_end = turn_start if split and turn_start is not None else cut
     return CompactionPreparation(
-        messages_to_summarize=tuple(summarized),
-        turn_prefix_messages=tuple(prefix),
-        retained_tail=tuple(body[cut:]),
+        messages_to_summarize=tuple(body[:history_end]),
+        turn_prefix_messages=tuple(body[history_end:cut]),
+        retained_tail=tail,
         is_split_turn=split,
-        tokens_before=context_tokens(messages),
-        previous_summary=None if previous is None else previous.summary,
+        tokens_before=context_tokens(messages, restated=restated_messages(entries)),
+        previous_summary=None if previous is None else without_file_note(previous.summary),
         file_ops=file_operations(body[:cut], previous),
         settings=settings,
     )
 
 
-def _cut_index(messages: Sequence[AgentMessage], keep_tokens: int) -> int:
+def _cut_index(messages: Sequence[AgentMessage], sizes: Sequence[int], keep_tokens: int) -> int:
     """Index of the first message that stays; 0 when everything fits."""
+    joined = _joined(messages)
     kept = 0
     for index in range(len(messages) - 1, -1, -1):
-        kept += estimate_tokens(messages[index])
+        kept += sizes[index]
         if kept >= keep_tokens:
             # Prefer keeping less; where results would lose their call, keep the whole exchange.
-            for candidate in range(index, len(messages)):
-                if candidate > 0 and _may_cut_before(messages, candidate):
+            for candidate in range(max(index, 1), len(messages)):
+                if not joined[candidate]:
                     return candidate
             for candidate in range(index - 1, 0, -1):
-                if _may_cut_before(messages, candidate):
+                if not joined[candidate]:
                     return candidate
             return 0
     return 0
 
 
-def _may_cut_before(messages: Sequence[AgentMessage], index: int) -> bool:
-    return not isinstance(messages[index], ToolResultMessage)
+def _joined(messages: Sequence[AgentMessage]) -> list[bool]:
+    """For each message, whether a cut before it would part a result from its call."""
+    opening = [0] * (len(messages) + 1)
+    called: dict[str, int] = {}
+    for index, message in enumerate(messages):
+        if isinstance(message, AssistantMessage):
+            # Providers repeat ids in later turns; a result answers the newest call of its id.
+            for part in message.content:
+                if isinstance(part, ToolCall):
+                    called[part.id] = index
+        elif isinstance(message, ToolResultMessage) and message.tool_call_id in called:
+            opening[called[message.tool_call_id] + 1] += 1
+            opening[index + 1] -= 1
+    open_pairs = 0
+    joined: list[bool] = []
+    for index, message in enumerate(messages):
+        open_pairs += opening[index]
+        joined.append(open_pairs > 0 or isinstance(message, ToolResultMessage))
+    return joined
 
 
-def _turn_start(messages: Sequence[AgentMessage], cut: int) -> int:
-    """Where the turn that contains `cut` began: its user message, or `cut` itself."""
-    if isinstance(messages[cut], UserMessage):
-        return cut
-    for index in range(cut - 1, -1, -1):
-        if isinstance(messages[index], UserMessage):
+def _turn_start(messages: Sequence[AgentMessage], cut: int) -> int | None:
+    """Where the turn that `cut` falls into began: the newest input at or before it."""
+    for index in range(cut, -1, -1):
+        if not isinstance(messages[index], AssistantMessage | ToolResultMessage):
             return index
-    return 0
+    return None
+
+
+def fit_tail(tail: tuple[AgentMessage, ...], room: int) -> tuple[AgentMessage, ...]:
+    """The tail with outputs of tools shortened so that it takes `room` tokens, as far as that helps.
+
+    The tree keeps the whole outputs; what the model sees from here on says what is missing.
+    """
+    sizes = [estimate_tokens(message) for message in tail]
+    if sum(sizes) <= room:
+        return tail
+    results = [
+        size
+        for size, message in zip(sizes, tail, strict=True)
+        if isinstance(message, ToolResultMessage)
+    ]
+    if not results:
+        return tail
+    share = max(MIN_RESULT_TOKENS, (room - sum(sizes) + sum(results)) // len(results))
+    return tuple(
+        _shortened_result(message, share)
+        if isinstance(message, ToolResultMessage) and size > share
+        else message
+        for size, message in zip(sizes, tail, strict=True)
+    )
+
+
+def _shortened_result(message: ToolResultMessage, tokens: int) -> ToolResultMessage:
+    room = tokens - MESSAGE_TOKENS
+    content: list[InputContent] = []
+    for part in message.content:
+        size = part_tokens(part)
+        if size <= room:
+            content.append(part)
+            room -= size
+        elif isinstance(part, TextContent):
+            content.append(TextContent(text=shortened(part.text, max(room, _NOTE_TOKENS))))
+            room = 0
+        else:
+            content.append(TextContent(text=_IMAGE_LEFT_OUT))
+    return msgspec.structs.replace(message, content=tuple(content))
 
 
 def prepare_branch_summary(

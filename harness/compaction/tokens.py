@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import assert_never
+
+import msgspec
 
 from harness.codec import encode_str
 from harness.messages import (
@@ -19,62 +21,84 @@ from harness.messages import (
     ToolResultMessage,
     UserMessage,
 )
+from harness.settings import CompactionSettings
 from harness.usage import Usage
 
-CHARS_PER_TOKEN = 4
-IMAGE_CHARS = 4_800
+BYTES_PER_TOKEN = 4
+# The marks that a chat template puts around every message.
+MESSAGE_TOKENS = 4
+IMAGE_TOKENS = 1_200
 
 
 def context_tokens_of(usage: Usage) -> int:
-    """The context size that a provider's usage report implies."""
-    return usage.total_tokens or (usage.input + usage.output + usage.cache_read + usage.cache_write)
+    """The context size that a provider's usage report implies; 0 when it says nothing of the input."""
+    asked = usage.input + usage.cache_read + usage.cache_write
+    if asked == 0 and usage.total_tokens <= usage.output:
+        return 0
+    return usage.total_tokens or (asked + usage.output)
+
+
+def text_tokens(text: str) -> int:
+    """An estimate of a text's tokens. By bytes, since scripts beyond ASCII take more per character."""
+    size = len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+    return -(-size // BYTES_PER_TOKEN)
 
 
 def estimate_tokens(message: AgentMessage) -> int:
     """A conservative estimate of one message's tokens."""
-    return -(-_characters(message) // CHARS_PER_TOKEN)
+    return MESSAGE_TOKENS + _content_tokens(message)
 
 
-def _characters(message: AgentMessage) -> int:
+def _content_tokens(message: AgentMessage) -> int:
     match message:
         case UserMessage(content=content) | CustomMessage(content=content):
             if isinstance(content, str):
-                return len(content)
-            return sum(_part(part) for part in content)
+                return text_tokens(content)
+            return sum(part_tokens(part) for part in content)
         case AssistantMessage(content=content):
-            return sum(_part(part) for part in content)
+            return sum(part_tokens(part) for part in content)
         case ToolResultMessage(content=content):
-            return sum(_part(part) for part in content)
+            return sum(part_tokens(part) for part in content)
         case CompactionSummaryMessage(summary=summary) | BranchSummaryMessage(summary=summary):
-            return len(summary)
+            return text_tokens(summary)
         case _:
             assert_never(message)
 
 
-def _part(part: TextContent | ImageContent | ThinkingContent | ToolCall) -> int:
+def part_tokens(part: TextContent | ImageContent | ThinkingContent | ToolCall) -> int:
+    """An estimate of one content part's tokens."""
     match part:
         case TextContent(text=text):
-            return len(text)
+            return text_tokens(text)
         case ThinkingContent(thinking=thinking):
-            return len(thinking)
+            return text_tokens(thinking)
         case ImageContent():
-            return IMAGE_CHARS
+            return IMAGE_TOKENS
         case ToolCall(name=name, arguments=arguments):
-            return len(name) + len(encode_str(arguments))
+            return text_tokens(name) + text_tokens(encode_str(arguments))
         case _:
             assert_never(part)
 
 
-def context_tokens(messages: Sequence[AgentMessage]) -> int:
+def _no_overhead() -> int:
+    return 0
+
+
+def context_tokens(
+    messages: Sequence[AgentMessage],
+    *,
+    restated: int = 0,
+    overhead: Callable[[], int] = _no_overhead,
+) -> int:
     """The size of a context: the newest report covers its prefix, the rest is estimated.
 
-    A report from before the last compaction summary covers messages that are gone, so only
-    reports after it count.
+    The first `restated` messages are a compaction's summary and retained tail: what a provider
+    reported with one of those covers messages that are gone. Where no report counts, `overhead`
+    tells what a request holds besides the messages (system prompt, tools).
     """
     trailing = 0
-    for message in reversed(messages):
-        if isinstance(message, CompactionSummaryMessage):
-            return trailing + sum(estimate_tokens(m) for m in messages[:1])
+    for index in range(len(messages) - 1, restated - 1, -1):
+        message = messages[index]
         if isinstance(message, AssistantMessage) and message.stop_reason not in (
             "error",
             "aborted",
@@ -83,9 +107,22 @@ def context_tokens(messages: Sequence[AgentMessage]) -> int:
             if reported > 0:
                 return reported + trailing
         trailing += estimate_tokens(message)
-    return trailing
+    return overhead() + trailing + sum(estimate_tokens(m) for m in messages[:restated])
 
 
 def exceeds_threshold(tokens: int, context_window: int, reserve_tokens: int) -> bool:
     """Whether the context leaves less than the reserve."""
     return tokens > context_window - reserve_tokens
+
+
+def fitted(settings: CompactionSettings, context_window: int) -> CompactionSettings:
+    """The settings within what a window allows: they are given once, for models of any size.
+
+    Unbounded, a reserve beyond the window would always be exceeded, and a kept part beyond it
+    would leave nothing to summarize.
+    """
+    reserve = min(settings.reserve_tokens, context_window // 2)
+    keep = min(settings.keep_recent_tokens, (context_window - reserve) // 2)
+    if (reserve, keep) == (settings.reserve_tokens, settings.keep_recent_tokens):
+        return settings
+    return msgspec.structs.replace(settings, reserve_tokens=reserve, keep_recent_tokens=keep)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TypeAlias, assert_never
 
 from harness.compaction.prepare import prepare_branch_summary, prepare_compaction
+from harness.compaction.tokens import fitted
 from harness.context import Context
 from harness.entries import Entry
 from harness.errors import (
@@ -215,7 +216,9 @@ async def _try_compaction(
     messages: list[AgentMessage] = []
     for entry in entries:
         messages += await project_entry(entry, lane.core.projectors, context)
-    preparation = prepare_compaction(entries, messages, settings)
+    model = lane.core.models.resolve(lane.projection.config.model)
+    window = None if model is None else model.context_window
+    preparation = prepare_compaction(entries, messages, settings, window)
 
     def plan(
         projection: LaneProjection, mutator: SessionMutator, inner: Context
@@ -345,5 +348,5 @@ async def _prepare_branch(
         messages += await project_entry(entry, lane.core.projectors, context)
     model = lane.core.models.resolve(lane.projection.config.model)
     window = 128_000 if model is None else model.context_window
-    budget = max(1, window - lane.core.compaction.reserve_tokens)
+    budget = max(1, window - fitted(lane.core.compaction, window).reserve_tokens)
     return prepare_branch_summary(messages, budget)

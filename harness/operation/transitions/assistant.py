@@ -161,7 +161,7 @@ def settle_generation(
             phase = finish_checkpoint(response_id, include=True)
         case Overflow():
             if context.overflow_recovery_used or overflow is None:
-                phase = response_failure(response_id, message, "context_overflow")
+                phase = _does_not_fit(response_id, message, context.overflow_recovery_used)
             else:
                 task_id, preparation = overflow
                 draft.set(values.operation_preparation(operation.id, task_id), preparation)
@@ -277,6 +277,20 @@ def response_failure(response_id: str, message: AssistantMessage, code: str) -> 
     """The run fails because of this response, unless queued input rescues it."""
     return FailureDrainPhase(
         error=OperationError(code=code, message=message.error_message or "the provider failed"),
+        provenance=ResponseProvenance(entry_id=response_id),
+    )
+
+
+def _does_not_fit(
+    response_id: str, message: AssistantMessage, compacted: bool
+) -> FailureDrainPhase:
+    why = "not even after a compaction" if compacted else "and it could not be made shorter"
+    return FailureDrainPhase(
+        error=OperationError(
+            code="context_overflow",
+            message=f"the conversation does not fit the model's context, {why}: "
+            f"{message.error_message or 'the provider gave no reason'}",
+        ),
         provenance=ResponseProvenance(entry_id=response_id),
     )
 

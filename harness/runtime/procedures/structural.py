@@ -7,7 +7,12 @@ from typing import Literal, assert_never
 
 import msgspec
 
-from harness.compaction.summarize import SummaryReply, summarize_branch, summarize_compaction
+from harness.compaction.summarize import (
+    SummaryFailed,
+    SummaryReply,
+    summarize_branch,
+    summarize_compaction,
+)
 from harness.context import Context
 from harness.entries import BranchSummaryPayload, CompactionEntry, CompactionPayload, place
 from harness.errors import InvariantDefect, StorageCorrupt
@@ -36,11 +41,7 @@ from harness.runtime.lane import Commit, Decision
 from harness.runtime.procedures.base import DrivePass
 from harness.runtime.procedures.navigation import publish_navigation
 from harness.runtime.procedures.requests import model_missing
-from harness.runtime.procedures.summary_request import (
-    SummaryFailed,
-    nested_request,
-    pending_summary,
-)
+from harness.runtime.procedures.summary_request import nested_request, pending_summary
 from harness.session.session import SessionMutator
 from harness.settings import normalize_retry
 from harness.storage.protocol import CommitResult

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import msgspec
 
-from harness.compaction.summarize import SummaryReply
-from harness.errors import HarnessError, InvariantDefect
+from harness.compaction.summarize import SummaryFailed, SummaryReply, read_summary
+from harness.errors import InvariantDefect
 from harness.execution.assistant import consume_stream
 from harness.frames import AssistantMessageFrame, StartFrame
-from harness.messages import AssistantMessage, plain_text
+from harness.messages import AssistantMessage
 from harness.models.protocol import AssistantStream, Model, ModelContext, RequestOptions
-from harness.operation.classify import is_overflow, is_retryable
 from harness.operation.state import (
     Generating,
     SummaryPending,
@@ -25,18 +24,10 @@ from harness.telemetry import TelemetryContext
 from harness.usage import NewUsageRow
 
 
-class SummaryFailed(HarnessError):
-    """A nested request did not yield a usable summary."""
-
-    def __init__(self, message: AssistantMessage) -> None:
-        super().__init__(message.error_message or f"the summary ended with {message.stop_reason}")
-        self.retryable = is_retryable(message) and not is_overflow(message, 0)
-        self.retry_after_ms = message.retry_after_ms
-
-
 async def nested_request(
     p: DrivePass, model: Model, model_context: ModelContext, limit: int, index: int
 ) -> SummaryReply:
+    """Ask for a summary of at most `limit` tokens; raises `SummaryFailed` without a usable one."""
     pending = pending_summary(p)
     stream = await patched_options(
         p, model, pending.context.stream_options, pending.context.kind, pending.attempt
@@ -72,10 +63,7 @@ async def nested_request(
         )
 
     await p.step(settle, cancelled_ok=True)
-    text = plain_text(message.content).strip()
-    if message.stop_reason not in ("stop", "length") or not text:
-        raise SummaryFailed(message)
-    return SummaryReply(text=text, usage=message.usage)
+    return read_summary(message, limit)
 
 
 class _Silent:

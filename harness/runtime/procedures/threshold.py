@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from harness.compaction.prepare import prepare_compaction
-from harness.compaction.tokens import context_tokens, exceeds_threshold
+from harness.codec import encode_str
+from harness.compaction.prepare import prepare_compaction, restated_messages
+from harness.compaction.tokens import context_tokens, exceeds_threshold, fitted, text_tokens
 from harness.operation.state import (
     CheckpointPhase,
     CompactionPreparation,
@@ -11,24 +12,40 @@ from harness.operation.state import (
 from harness.operation.step import LaneProjection, Step
 from harness.operation.transitions import checkpoint as checkpoints
 from harness.runtime.procedures.base import DrivePass
+from harness.runtime.procedures.requests import active_definitions, context_messages
 from harness.runtime.procedures.structural import announce
 
 
-async def prepare_now(p: DrivePass) -> CompactionPreparation | None:
+async def prepare_now(
+    p: DrivePass, context_window: int | None, *, refused: bool = False
+) -> CompactionPreparation | None:
     """A preparation of the lane's current context under the run's captured settings."""
     settings = p.run().settings.compaction
     entries = await p.lane.context_entries(p.context)
-    messages = await p.deterministic(
-        lambda: p.lane.context.messages(
-            p.core.session.storage, p.lane.projection.leaf_id, p.core.projectors, p.context
-        )
-    )
-    return prepare_compaction(entries, messages, settings)
+    messages = await context_messages(p)
+    return prepare_compaction(entries, messages, settings, context_window, refused=refused)
 
 
-async def prepare_overflow(p: DrivePass) -> CompactionPreparation | None:
+async def prepare_overflow(p: DrivePass, context_window: int) -> CompactionPreparation | None:
     """The preparation for a request that did not fit; compaction may be switched off."""
-    return await prepare_now(p) if p.run().settings.compaction.enabled else None
+    if not p.run().settings.compaction.enabled:
+        return None
+    return await prepare_now(p, context_window, refused=True)
+
+
+def prompt_tokens(p: DrivePass) -> int:
+    """An estimate of what a request holds besides the messages: system prompt and tools.
+
+    A prompt that the application computes for each request is not computed for an estimate.
+    """
+    source = p.core.system_prompt
+    prompt = text_tokens(source) if isinstance(source, str) else 0
+    return prompt + sum(
+        text_tokens(tool.name)
+        + text_tokens(tool.description)
+        + text_tokens(encode_str(tool.parameters))
+        for tool in active_definitions(p, p.lane.projection.config)
+    )
 
 
 async def consider_threshold(p: DrivePass) -> bool:
@@ -42,17 +59,15 @@ async def consider_threshold(p: DrivePass) -> bool:
     model = p.core.models.resolve(p.lane.projection.config.model)
     if model is None:
         return False
-    messages = await p.deterministic(
-        lambda: p.lane.context.messages(
-            p.core.session.storage, p.lane.projection.leaf_id, p.core.projectors, p.context
-        )
+    window = model.context_window
+    restated = restated_messages(await p.lane.context_entries(p.context))
+    tokens = context_tokens(
+        await context_messages(p), restated=restated, overhead=lambda: prompt_tokens(p)
     )
-    tokens = context_tokens(messages)
-    if not exceeds_threshold(
-        tokens, model.context_window, state.settings.compaction.reserve_tokens
-    ):
+    reserve = fitted(state.settings.compaction, window).reserve_tokens
+    if not exceeds_threshold(tokens, window, reserve):
         return False
-    preparation = await prepare_now(p)
+    preparation = await prepare_now(p, window)
     if preparation is None:
         await p.step(checkpoints.mark_threshold_checked)
         return True
