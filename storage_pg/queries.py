@@ -14,6 +14,7 @@ _FILES = (
     "hosting.sql",
     "admin.sql",
     "search.sql",
+    "copies.sql",
 )
 
 
