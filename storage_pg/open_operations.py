@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias, assert_never
 import psycopg
 from psycopg_pool import PoolClosed, PoolTimeout
 
-from harness.codec import decode
+from harness.codec import decode, valid_unicode
 from harness.errors import OperationKind
 from harness.operation.state import OperationMeta, OperationState
 from storage_pg.derived import kind_of
@@ -121,14 +121,28 @@ async def outlook(pool: Pool, now_ms: int) -> Outlook:
     return Outlook(*rows[0])  # pyright: ignore[reportArgumentType]  # columns of the statement
 
 
+@dataclass(frozen=True, slots=True)
+class PassCount:
+    """How many passes in a row began without any progress of the operation's state between them (1:
+    there was progress), and why the last one failed where that is known."""
+
+    passes: int
+    reason: str | None
+
+
 async def begin_pass(
     pool: Pool, tenant_id: str, session_id: str, operation_id: str, reason: str | None = None
-) -> int | None:
-    """Count a drive pass; returns how many in a row began without any progress of the operation's
-    state between them (1: there was progress), or None when the operation is over."""
-    rows = await fetch_from(pool, "begin_pass", (tenant_id, session_id, operation_id, reason))
-    passes = rows[0][0]
-    return passes if isinstance(passes, int) else None
+) -> PassCount | None:
+    """Count a drive pass; None when the operation is over. `reason` is why the one before failed."""
+    # Reasons come from anywhere; the database takes neither NUL nor lone surrogates.
+    safe = None if reason is None else valid_unicode(reason).replace("\0", "")
+    rows = await fetch_from(pool, "begin_pass", (tenant_id, session_id, operation_id, safe))
+    return PassCount(*rows[0]) if rows else None  # pyright: ignore[reportArgumentType]  # columns of the statement
+
+
+async def excuse_pass(pool: Pool, tenant_id: str, session_id: str, operation_id: str) -> None:
+    """Take back the count of a pass that was stopped through no fault of the operation."""
+    await fetch_from(pool, "excuse_pass", (tenant_id, session_id, operation_id))
 
 
 async def owner_of(pool: Pool, tenant_id: str, session_id: str) -> SessionOwner | None:

@@ -14,7 +14,13 @@ from harness.environment import Environment
 from harness.errors import HarnessFault, SessionNotFound, StorageError
 from storage_pg.connect import open_pool
 from storage_pg.lease import HostDown, HostFull, HostIdentity, HostLease
-from storage_pg.open_operations import begin_pass, due_of_session, whereabouts
+from storage_pg.open_operations import (
+    PassCount,
+    begin_pass,
+    due_of_session,
+    excuse_pass,
+    whereabouts,
+)
 from storage_pg.sessions import PostgresSessions
 from storage_pg.storage import OpenOperation
 from storage_pg.writer import SharedWriter
@@ -295,6 +301,7 @@ class SessionHost:
             draining=lambda: self.draining,
             due_rows=self._due_rows,
             pass_begins=self._pass_begins,
+            pass_excused=self._pass_excused,
             pass_ended=self._pass_ended,
             retired=self._retired,
             feed=lambda: Feed(settings.watch_items, settings.watch_bytes),
@@ -305,8 +312,13 @@ class SessionHost:
 
     async def _pass_begins(
         self, live: LiveSession, operation: OpenOperation, reason: str | None
-    ) -> None:
-        await begin_pass(self.pool, live.tenant_id, live.session_id, operation.operation_id, reason)
+    ) -> PassCount | None:
+        return await begin_pass(
+            self.pool, live.tenant_id, live.session_id, operation.operation_id, reason
+        )
+
+    async def _pass_excused(self, live: LiveSession, operation: OpenOperation) -> None:
+        await excuse_pass(self.pool, live.tenant_id, live.session_id, operation.operation_id)
 
     def _pass_ended(self) -> None:
         self._room.set()

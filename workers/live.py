@@ -11,11 +11,18 @@ from typing import Any, assert_never
 from harness.clock import Clock
 from harness.codec import encode
 from harness.context import BACKGROUND, Context
-from harness.errors import HarnessClosed, HarnessError, HarnessFault, StorageError
+from harness.errors import (
+    HarnessClosed,
+    HarnessError,
+    HarnessFault,
+    StorageCorrupt,
+    StorageError,
+)
 from harness.result import Err, Ok
 from harness.runtime.drive import DriveOptions
 from harness.runtime.harness import AgentHarness
 from storage_pg.due import DueAt, DueNow, DuePoll
+from storage_pg.open_operations import PassCount
 from storage_pg.sessions import OwnedSession
 from storage_pg.storage import OpenOperation
 from storage_pg.writer import OperationExists
@@ -31,6 +38,7 @@ from workers.commands import (
     Resume,
 )
 from workers.execute import NeedsDriver, Surroundings, execute
+from workers.poison import MOST_PASSES, end_as_crash_loop
 from workers.watching import EndItem, EndReason, Feed, NoSuchLane, SnapshotItem, event_item
 
 logger = logging.getLogger(__name__)
@@ -64,15 +72,17 @@ class Duty:
 class Services:
     """What a live session needs of its process.
 
-    `pass_begins` counts a pass; `due_rows` reads when the session's operations are due; `pass_ended`
-    and `retired` tell the process, the latter with when something that stays open is due (Unix ms).
+    `pass_begins` counts a pass, `pass_excused` takes that back; `due_rows` reads when the session's
+    operations are due; `pass_ended` and `retired` tell the process, the latter with when something
+    that stays open is due (Unix ms).
     """
 
     clock: Clock
     duty: Duty
     draining: Callable[[], bool]
     due_rows: Callable[[LiveSession], Awaitable[dict[str, int]]]
-    pass_begins: Callable[[LiveSession, OpenOperation, str | None], Awaitable[None]]
+    pass_begins: Callable[[LiveSession, OpenOperation, str | None], Awaitable[PassCount | None]]
+    pass_excused: Callable[[LiveSession, OpenOperation], Awaitable[None]]
     pass_ended: Callable[[], None]
     retired: Callable[[LiveSession, int | None], None]
     feed: Callable[[], Feed]
@@ -329,26 +339,51 @@ class LiveSession:
 
     async def _drive(self, operation: OpenOperation) -> None:
         operation_id = operation.operation_id
-        trouble = self._trouble.get(operation_id)
         try:
-            reason = None if trouble is None else trouble.reason
-            await self._services.pass_begins(self, operation, reason)
-            lane = await self.harness.lane(operation.lane, BACKGROUND)
-            if lane is None:
-                raise StorageError(f"operation {operation_id} has no lane {operation.lane!r}")
-            options = DriveOptions(operation_id, poll_deferred=operation.deferred)
-            driven = await lane.drive(options, BACKGROUND)
+            await self._pass(operation)
             self._trouble.pop(operation_id, None)
-            if isinstance(driven, Err):
-                logger.debug("nothing to drive: %s", driven.error.message)
-        except (HarnessFault, HarnessClosed):
-            pass  # the session ends, and says why
+        except (HarnessFault, HarnessClosed) as stopped:
+            # The session ends, and says why.
+            if self._excuses(stopped):
+                await self._excuse(operation)
         except Exception as error:  # noqa: BLE001 -- a hook, or the database: the operation stays open
             self._failed(operation_id, error)
         finally:
             self._passes.pop(operation_id, None)
             self._services.pass_ended()
             self._wake.set()
+
+    async def _pass(self, operation: OpenOperation) -> None:
+        operation_id = operation.operation_id
+        trouble = self._trouble.get(operation_id)
+        reason = None if trouble is None else trouble.reason
+        # None: the row is lost, which the sweep repairs, or the operation is over, which the lane says.
+        counted = await self._services.pass_begins(self, operation, reason)
+        lane = await self.harness.lane(operation.lane, BACKGROUND)
+        if lane is None:
+            raise StorageError(f"operation {operation_id} has no lane {operation.lane!r}")
+        if counted is not None and counted.passes > MOST_PASSES:
+            await end_as_crash_loop(lane, operation_id, MOST_PASSES, counted.reason)
+            return
+        options = DriveOptions(operation_id, poll_deferred=operation.deferred)
+        driven = await lane.drive(options, BACKGROUND)
+        if isinstance(driven, Err):
+            logger.debug("nothing to drive: %s", driven.error.message)
+
+    def _excuses(self, stopped: HarnessFault | HarnessClosed) -> bool:
+        """Whether a pass was stopped by something that is no fault of its operation."""
+        if isinstance(stopped, HarnessClosed):
+            return True
+        # The database away, or the lease lost: not a broken invariant, not a damaged session.
+        return isinstance(stopped.cause, StorageError) and not isinstance(
+            stopped.cause, StorageCorrupt
+        )
+
+    async def _excuse(self, operation: OpenOperation) -> None:
+        try:
+            await self._services.pass_excused(self, operation)
+        except StorageError as error:
+            logger.debug("a pass of operation %s stays counted: %s", operation.operation_id, error)
 
     def _failed(self, operation_id: str, error: Exception) -> None:
         trouble = self._trouble.get(operation_id)

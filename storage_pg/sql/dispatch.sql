@@ -8,7 +8,11 @@ FROM laneway.dispatch_due(%s::bigint, %s::bigint, %s::integer, %s::integer)
 SELECT next_due, backlog FROM laneway.outlook(%s::bigint)
 
 -- name: begin_pass
-SELECT laneway.begin_pass(%s::uuid, %s::uuid, %s::uuid, %s::text)
+SELECT passes, last_reason
+FROM laneway.begin_pass(%s::uuid, %s::uuid, %s::uuid, %s::text)
+
+-- name: excuse_pass
+SELECT laneway.excuse_pass(%s::uuid, %s::uuid, %s::uuid)
 
 -- name: sweep_page
 SELECT operation_id, tenant_id::text, session_id::text, state_seq, state, meta, has_row, due_at

@@ -14,9 +14,11 @@ from harness.storage.writes import delete_value, set_value
 from storage_pg.due import PollSettings
 from storage_pg.open_operations import (
     Outlook,
+    PassCount,
     Repair,
     begin_pass,
     dispatch_due,
+    excuse_pass,
     outlook,
     owner_of,
     sweep,
@@ -208,9 +210,13 @@ async def test_passes_without_progress_are_counted(kit: Kit) -> None:
     owned = await kit.open_new()
     op = await accepted(kit, owned.storage)
     who = (kit.tenant, owned.claimed.id, op.id)
-    assert [await begin_pass(kit.pool, *who, "killed") for _ in range(3)] == [1, 2, 3]
+    assert await begin_pass(kit.pool, *who) == PassCount(1, None)
+    assert await begin_pass(kit.pool, *who, "a\0\udc00b") == PassCount(2, "a\ufffd\ufffd\ufffdb")
+    assert await begin_pass(kit.pool, *who) == PassCount(3, "a\ufffd\ufffd\ufffdb")
+    await excuse_pass(kit.pool, *who)
+    assert await begin_pass(kit.pool, *who) == PassCount(3, "a\ufffd\ufffd\ufffdb")
     await owned.storage.commit(op.move(run(ready())), BACKGROUND)
-    assert await begin_pass(kit.pool, *who) == 1
+    assert await begin_pass(kit.pool, *who) == PassCount(1, None)
     await owned.storage.commit(op.finish(), BACKGROUND)
     assert await begin_pass(kit.pool, *who) is None
 

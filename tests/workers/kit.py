@@ -99,6 +99,11 @@ class Fleet:
             runner._task.cancel()
         for task in host._tasks:
             task.cancel()
+
+        async def nothing(*_arguments: object) -> None:
+            return None
+
+        object.__setattr__(host.registry._services, "pass_excused", nothing)
         connection = host.lease._connection
         assert connection is not None
         host.lease._closed = True

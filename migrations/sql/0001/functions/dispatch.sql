@@ -112,20 +112,19 @@ AS $$
                      WHERE s.id = o.session_id))
 $$;
 
--- Counts one drive pass of an operation and returns how many passes in a row, this one included,
--- began at the same state; null when the operation is over. The reason is kept for the error that
--- ends an operation whose passes lead nowhere. The operation is no longer waiting for a drive, so it
--- is no longer dispatched. A count that a crash of the database loses does no harm.
+-- Counts one drive pass of an operation; null when the operation is over. passes: how many in a row,
+-- this one included, began at the same state. The reason why the one before failed is kept for the
+-- error that ends an operation whose passes lead nowhere. The operation is no longer waiting for a
+-- drive, so it is no longer dispatched. A count that a crash of the database loses does no harm.
 CREATE FUNCTION laneway.begin_pass(for_tenant uuid, for_session uuid, for_operation uuid, reason text)
-RETURNS integer
+RETURNS TABLE (passes integer, last_reason text)
 LANGUAGE plpgsql
 AS $$
 #variable_conflict use_column
-DECLARE
-    counted integer;
 BEGIN
     PERFORM set_config('laneway.tenant', for_tenant::text, true),
             set_config('synchronous_commit', 'off', true);
+    RETURN QUERY
     UPDATE laneway.open_operations AS o SET
         dispatched_at = NULL,
         passes = CASE WHEN o.progress_seq = v.seq THEN o.passes + 1 ELSE 1 END,
@@ -136,8 +135,20 @@ BEGIN
     WHERE o.operation_id = for_operation AND o.session_id = for_session
       AND v.session_id = for_session AND v.namespace = 'pi.op.state'
       AND v.key = for_operation::text
-    RETURNING o.passes INTO counted;
-    RETURN counted;
+    RETURNING o.passes, o.last_reason;
+END
+$$;
+
+-- Takes back the count of a pass that was stopped through no fault of the operation (a drain).
+CREATE FUNCTION laneway.excuse_pass(for_tenant uuid, for_session uuid, for_operation uuid)
+RETURNS void
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    PERFORM set_config('laneway.tenant', for_tenant::text, true),
+            set_config('synchronous_commit', 'off', true);
+    UPDATE laneway.open_operations AS o SET passes = greatest(o.passes - 1, 0)
+    WHERE o.operation_id = for_operation AND o.session_id = for_session;
 END
 $$;
 
