@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -31,7 +31,9 @@ from harness.session.session import MAIN_LANE, Session
 from harness.settings import ReplayPolicy
 from harness.storage.memory import MemoryStorage
 from harness.storage.metadata import SessionMetadata
-from harness.storage.writes import set_value
+from harness.storage.protocol import CommitResult
+from harness.storage.writes import Write, set_value
+from harness.testing.decorated import StorageDecorator
 from harness.testing.gated import GatedStorage
 from harness.testing.instrumented import InstrumentedStorage
 from harness.testing.journal import Journal
@@ -73,8 +75,22 @@ class JournalProvider:
             yield event
 
 
+class ProjectionCheck(StorageDecorator):
+    """Before every commit: what the lane believes is what a new process would read (§9.3 A)."""
+
+    def __init__(self, stage: Stage) -> None:
+        super().__init__(stage.storage)
+        self._stage = stage
+
+    async def commit(self, writes: Sequence[Write], context: Context) -> CommitResult:
+        lane = self._stage.attached
+        if lane is not None and not lane.core.closed:
+            assert lane.projection == await self._stage.restored()
+        return await self.inner.commit(writes, context)
+
+
 class Stage:
-    """One session in memory. `open` attaches a harness; `crash` drops it and keeps what is durable."""
+    """One session in memory. `open` attaches a harness, `reopen` drops it and keeps what is durable."""
 
     def __init__(self, *, auto_advance: bool = True) -> None:
         self.environment = virtual_environment(auto_advance=auto_advance)
@@ -103,6 +119,11 @@ class Stage:
     def lane(self) -> Lane:
         """The main lane's owner."""
         return lane_of(self.harness)
+
+    @property
+    def attached(self) -> Lane | None:
+        """The main lane's owner, once there is one."""
+        return None if self._harness is None else lane_of(self._harness)
 
     def script(self, script: Script) -> Stage:
         """What the model says."""
@@ -144,11 +165,13 @@ class Stage:
 
     def session(self) -> Session:
         """Another session object over the same storage."""
-        return Session(self.storage, SessionMetadata(id="stage", created_at=0), self.environment)
+        metadata = SessionMetadata(id="stage", created_at=0)
+        return Session(ProjectionCheck(self), metadata, self.environment)
 
     async def reopen(self, **changes: Any) -> AgentHarness:
         """Close as a crash does, and attach again to what is durable."""
         await self.harness.close(BACKGROUND)
+        self._harness = None
         self.memory = MemoryStorage(SystemClock(), self.memory.state)
         self.gated = GatedStorage(self.memory)
         self.storage = InstrumentedStorage(self.gated, self.journal)
@@ -174,7 +197,11 @@ class Stage:
 
     async def restored(self) -> LaneProjection:
         """The main lane's projection as a new process would read it."""
-        return await restore_lane(self.session(), MAIN_LANE, BACKGROUND)
+        metadata = SessionMetadata(id="stage", created_at=0)
+        session = Session(
+            MemoryStorage(SystemClock(), self.memory.state), metadata, self.environment
+        )
+        return await restore_lane(session, MAIN_LANE, BACKGROUND)
 
     async def close(self) -> None:
         """Close whatever is open."""
