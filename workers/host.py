@@ -327,10 +327,11 @@ class SessionHost:
     def _retired(self, live: LiveSession, due: int | None) -> None:
         self.registry.forget(live)
         self._room.set()
-        if self.role == "api":
-            self.hints.changed(live.session_id)
         if due is None:
+            if self.role == "api":
+                self.hints.changed(live.session_id)
             return
+        # Watchers hear of the worker that comes for what is due.
         if self.draining:
             self.hints.due(due)
         else:

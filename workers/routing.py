@@ -26,7 +26,12 @@ from harness.operation.results import OperationAdmission
 from harness.result import Err, Ok
 from storage_pg.claimed import HeldElsewhere
 from storage_pg.lease import HostDown
-from storage_pg.open_operations import find_operation, wake_operation, whereabouts
+from storage_pg.open_operations import (
+    SessionOwner,
+    find_operation,
+    wake_operation,
+    whereabouts,
+)
 from storage_pg.storage import Pool
 from workers.commands import (
     READING,
@@ -43,13 +48,14 @@ from workers.commands import (
 from workers.committed import CommittedSessions
 from workers.execute import NeedsDriver
 from workers.live import LiveSession, Retired
-from workers.peers import NotThere, Peers
+from workers.peers import Asked, NotThere, Peers
 from workers.registry import Registry
 
 logger = logging.getLogger(__name__)
 
 _FIRST_PAUSE = 0.002
 _LONGEST_PAUSE = 0.25
+_STILL_OWNER_SECONDS = 0.5
 
 
 class OwnerUnreachable(StorageError):
@@ -246,10 +252,27 @@ class Router:
         owner = place.owner
         if owner is None or owner.host_id == self._host_id():
             return _Again("ownership is changing")
-        answer = await self._peers.execute(owner, tenant_id, session_id, command)
+        answer = await self._ask(owner, tenant_id, session_id, command)
         if isinstance(answer, NotThere):
             return _Again(answer.reason, unknown=answer.unknown)
         return answer
+
+    async def _ask(
+        self, owner: SessionOwner, tenant_id: str, session_id: str, command: Command
+    ) -> Asked:
+        """Ask the owner, and stop waiting when it stops being the owner: a frozen host answers
+        nothing, and is cut off long before a request to it times out."""
+        asking = asyncio.ensure_future(self._peers.execute(owner, tenant_id, session_id, command))
+        try:
+            while True:
+                done, _ = await asyncio.wait([asking], timeout=_STILL_OWNER_SECONDS)
+                if done:
+                    return asking.result()
+                place = await whereabouts(self._pool, tenant_id, session_id)
+                if place is None or place.owner != owner:
+                    return NotThere("it stopped owning the session", unknown=True)
+        finally:
+            asking.cancel()
 
     async def _read(
         self,
@@ -263,7 +286,7 @@ class Router:
             raise SessionNotFound(session_id)
         owner = place.owner
         if owner is not None and owner.role == "worker" and owner.host_id != self._host_id():
-            answer = await self._peers.execute(owner, tenant_id, session_id, command)
+            answer = await self._ask(owner, tenant_id, session_id, command)
             if not isinstance(answer, NotThere):
                 return answer
             # Gone or given back: what is committed is the answer.

@@ -65,7 +65,7 @@ class Settings(BaseSettings):
     death_check_ms: int = Field(default=200, gt=0)
     heartbeat_seconds: float = Field(default=3.0, gt=0)
     silent_seconds: float = Field(default=15.0, gt=0)
-    watch_poll_ms: int = Field(default=1_000, gt=0)
+    watch_poll_ms: int = Field(default=5_000, gt=0)
     poll_first_ms: int = Field(default=5_000, gt=0)
     poll_longest_ms: int = Field(default=300_000, gt=0)
     partition_period: Period = "month"

@@ -7,6 +7,8 @@ import socket
 
 import httpx
 import pytest
+from starlette.requests import Request
+from starlette.responses import Response
 
 from harness.clock import SystemClock
 from harness.result import Ok
@@ -143,6 +145,31 @@ async def test_an_owner_that_is_gone_is_replaced(fleet: Fleet) -> None:
     assert isinstance(await steering, Ok)
     GATES["g"].release.set()
     assert await fleet.settled(operation) == ["completed"]
+
+
+async def test_a_frozen_owner_is_not_waited_for_once_it_is_cut_off(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frozen = await fleet.worker()
+    api = await fleet.api()
+    session = await fleet.session()
+    operation = await fleet.prompt(api, session, gated("g", "gated_safe"))
+    await GATES["g"].entered.wait()
+    thaw = asyncio.Event()
+    answer = frozen._server._answer
+
+    async def stuck(request: Request) -> Response:
+        await thaw.wait()
+        return await answer(request)
+
+    monkeypatch.setattr(frozen._server, "_answer", stuck)
+    asking = asyncio.ensure_future(fleet.ok(api, session, Inspect(lane="main")))
+    await fleet.worker()
+    await fleet.kill(frozen)
+    assert (await asking)["current"]["id"] == operation
+    GATES["g"].release.set()
+    assert await fleet.settled(operation) == ["completed"]
+    thaw.set()
 
 
 async def test_a_steer_whose_owner_died_in_the_middle_is_reported_as_unknown(

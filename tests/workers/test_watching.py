@@ -142,6 +142,19 @@ async def test_changes_of_an_idle_session_are_shown(fleet: Fleet) -> None:
         assert not apis[1].registry.busy
 
 
+async def test_without_any_hint_a_watcher_still_follows(fleet: Fleet) -> None:
+    await fleet.worker()
+    writer = await fleet.api()
+    deaf = await fleet.api(watch_poll_ms=20)
+    deaf._tasks[0].cancel()  # the one that listens for hints
+    session = await fleet.session()
+    async with watching(deaf, fleet.tenant, session) as screen:
+        await eventually(lambda: screen.snapshots == 1)
+        for text in ("echo: one", "echo: two"):
+            await fleet.settled(await fleet.prompt(writer, session, text))
+        await shows_all(fleet, session, screen)
+
+
 async def test_all_lanes_can_be_watched(fleet: Fleet) -> None:
     await fleet.worker()
     api = await fleet.api()
