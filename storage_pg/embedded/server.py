@@ -239,8 +239,10 @@ class EmbeddedServer:
         self._progress("starting Postgres")
         if self.log.exists() and self.log.stat().st_size > _LOG_LIMIT:
             self.log.unlink()
-        for _attempt in range(5):
-            self.port = _free_port()
+        for attempt in range(5):
+            # Clients of a server that is started again look for it where it was.
+            if self.port == 0 or attempt > 0:
+                self.port = _free_port()
             command = [
                 str(bin_folder(self._major) / "postgres"),
                 "-D",

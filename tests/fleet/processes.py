@@ -130,6 +130,11 @@ class FleetOfProcesses:
     def _log(self, number: int, role: Role) -> str:
         return (self.folder / f"{number}-{role}.log").read_text(errors="replace")[-4_000:]
 
+    async def have(self, role: Role, count: int) -> None:
+        """Start processes until so many of a role live."""
+        missing = count - len(self.of(role))
+        await asyncio.gather(*(self.start(role) for _ in range(missing)))
+
     def of(self, role: Role) -> list[FleetProcess]:
         """The living processes of a role."""
         return [process for process in self.processes if process.role == role and process.alive]
@@ -159,7 +164,7 @@ class FleetOfProcesses:
         with psycopg.connect(self._admin_dsn, autocommit=True) as connection:
             return connection.execute(query, parameters).fetchall()
 
-    def notes(self, kind: str) -> list[str]:
-        """The invocation ids that tools noted, in order."""
+    def notes(self, tag: str, kind: str) -> list[str]:
+        """The invocation ids that tools noted under a tag, in order."""
         lines = (line.split() for line in self.journal.read_text().splitlines())
-        return [line[1] for line in lines if line[0] == kind]
+        return [line[2] for line in lines if line[:2] == [kind, tag]]

@@ -11,7 +11,7 @@ import pytest
 from tests.fleet.processes import FleetOfProcesses, FleetProcess, until
 from tests.fleet.user import User, judge_transcript, tool_prompt
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.timeout(240), pytest.mark.asyncio(loop_scope="module")]
 
 LONG = "echo: " + " ".join(f"word{number}" for number in range(120))
 
@@ -22,11 +22,13 @@ async def owner_of(fleet: FleetOfProcesses, session: str) -> FleetProcess:
 
     async def owned() -> bool:
         rows = await asyncio.to_thread(
-            fleet.rows, "SELECT owner_host FROM laneway.sessions WHERE id = %s", session
+            fleet.rows,
+            "SELECT h.process_id FROM laneway.sessions s JOIN laneway.hosts h ON h.id = s.owner_host"
+            " WHERE s.id = %s",
+            session,
         )
-        found.extend(
-            worker for worker in fleet.of("worker") if str(rows[0][0]) == worker.said["hostId"]
-        )
+        # By process: one that lost its lease connection goes on as another host.
+        found.extend(worker for worker in fleet.of("worker") if (worker.process.pid,) in rows)
         return bool(found)
 
     await until(owned)
@@ -47,11 +49,11 @@ async def streaming(fleet: FleetOfProcesses, session: str) -> None:
     await until(stored)
 
 
-async def journalled(fleet: FleetOfProcesses, kind: str) -> None:
-    """Return when a tool has noted this."""
+async def journalled(fleet: FleetOfProcesses, tag: str, *kinds: str) -> None:
+    """Return when a tool has noted one of these."""
 
     async def noted() -> bool:
-        return bool(fleet.notes(kind))
+        return any(fleet.notes(tag, kind) for kind in kinds)
 
     await until(noted)
 
@@ -66,7 +68,7 @@ def results(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 async def test_a_worker_dies_in_the_middle_of_a_stream(fleet: FleetOfProcesses, user: User) -> None:
-    await asyncio.gather(fleet.start("api"), fleet.start("worker"), fleet.start("worker"))
+    await asyncio.gather(fleet.have("api", 1), fleet.have("worker", 2))
     session, operation = await user.session(), user.new_id()
     assert await user.submit(session, LONG, operation)
     await streaming(fleet, session)
@@ -85,17 +87,17 @@ async def test_a_worker_dies_in_the_middle_of_a_stream(fleet: FleetOfProcesses, 
 async def test_a_worker_dies_in_the_middle_of_a_tool(
     fleet: FleetOfProcesses, user: User, tool: str
 ) -> None:
-    await asyncio.gather(fleet.start("api"), fleet.start("worker"), fleet.start("worker"))
+    await asyncio.gather(fleet.have("api", 1), fleet.have("worker", 2))
     session, operation = await user.session(), user.new_id()
-    assert await user.submit(session, tool_prompt(tool, 1.0), operation)
-    await journalled(fleet, "start")
+    assert await user.submit(session, tool_prompt(tool, 1.0, operation), operation)
+    await journalled(fleet, operation, "start")
     await (await owner_of(fleet, session)).kill()
     receipt = await user.receipt(operation)
     assert receipt["outcome"] == "completed"
     entries = await user.entries(session)
     judge_transcript(entries)
     (result,) = results(entries)
-    starts = fleet.notes("start")
+    starts = fleet.notes(operation, "start")
     if tool == "slow_never":
         assert len(starts) == 1
         assert result["isError"]
@@ -109,11 +111,14 @@ async def test_a_worker_dies_in_the_middle_of_a_tool(
 async def test_everything_dies_between_acceptance_and_drive(
     fleet: FleetOfProcesses, user: User
 ) -> None:
-    api = await fleet.start("api")
+    await fleet.have("api", 1)
+    for worker in fleet.of("worker"):
+        await worker.kill()
     session, operation = await user.session(), user.new_id()
     assert await user.submit(session, "echo: later", operation)
-    await api.kill()
-    await asyncio.gather(fleet.start("api"), fleet.start("worker"))
+    for api in fleet.of("api"):
+        await api.kill()
+    await asyncio.gather(fleet.have("api", 1), fleet.have("worker", 1))
     assert (await user.receipt(operation))["outcome"] == "completed"
     # The same request again is the same operation, not another one.
     assert await user.submit(session, "echo: later", operation)
@@ -121,19 +126,20 @@ async def test_everything_dies_between_acceptance_and_drive(
 
 
 async def test_the_api_dies_right_after_the_admission(fleet: FleetOfProcesses, user: User) -> None:
-    api, _ = await asyncio.gather(fleet.start("api"), fleet.start("worker"))
+    await asyncio.gather(fleet.have("api", 1), fleet.have("worker", 1))
     session, operation = await user.session(), user.new_id()
     assert await user.submit(session, "echo: at once", operation)
-    await api.kill()
-    await fleet.start("api")
+    for api in fleet.of("api"):
+        await api.kill()
+    await fleet.have("api", 1)
     assert (await user.receipt(operation))["outcome"] == "completed"
 
 
 async def test_a_zombie_commits_nothing_when_it_wakes(fleet: FleetOfProcesses, user: User) -> None:
-    await asyncio.gather(fleet.start("api"), fleet.start("worker"), fleet.start("worker"))
+    await asyncio.gather(fleet.have("api", 1), fleet.have("worker", 2))
     session, operation = await user.session(), user.new_id()
-    assert await user.submit(session, tool_prompt("slow_never", 1.0), operation)
-    await journalled(fleet, "start")
+    assert await user.submit(session, tool_prompt("slow_never", 1.0, operation), operation)
+    await journalled(fleet, operation, "start")
     stopped = await owner_of(fleet, session)
     stopped.signal(signal.SIGSTOP)
     assert (await user.receipt(operation))["outcome"] == "completed"
@@ -141,8 +147,8 @@ async def test_a_zombie_commits_nothing_when_it_wakes(fleet: FleetOfProcesses, u
     (result,) = results(before)
     assert "interrupted" in result["content"][-1]["text"]
     stopped.signal(signal.SIGCONT)
-    # It wakes in the middle of its tool, finishes it, and finds that the session is not its own.
-    await journalled(fleet, "end")
+    # It wakes in the middle of its tool and finds that the session is not its own.
+    await journalled(fleet, operation, "end", "cut")
     second = user.new_id()
     await until(lambda: user.submit(session, "echo: and on", second))
     assert (await user.receipt(second))["outcome"] == "completed"
@@ -150,15 +156,15 @@ async def test_a_zombie_commits_nothing_when_it_wakes(fleet: FleetOfProcesses, u
     judge_transcript(after)
     assert after[: len(before)] == before
     assert len(after) == len(before) + 2
-    assert len(fleet.notes("start")) == 1
+    assert len(fleet.notes(operation, "start")) == 1
 
 
 async def test_a_drained_worker_hands_its_work_on(fleet: FleetOfProcesses, user: User) -> None:
-    _, first = await asyncio.gather(fleet.start("api"), fleet.start("worker"))
+    await asyncio.gather(fleet.have("api", 1), fleet.have("worker", 2))
     session, operation = await user.session(), user.new_id()
     assert await user.submit(session, LONG + LONG, operation)
     await streaming(fleet, session)
-    await fleet.start("worker")
+    first = await owner_of(fleet, session)
     first.signal(signal.SIGTERM)
     assert await first.ended() == 0
     assert (await user.receipt(operation))["outcome"] == "completed"

@@ -23,23 +23,32 @@ def note(line: str) -> None:
 
 
 async def _slow(request: ToolCallRequest[Any]) -> AgentToolResult:
-    invocation = request.invocation.invocation_id
-    seconds = float(str(request.arguments.get("seconds", 0.2)))
-    note(f"start {invocation} {os.getpid()}")
-    for step in range(4):
-        await asyncio.sleep(seconds / 4)
-        request.on_update(text_result(f"step {step}"), checkpoint=True)
-    note(f"end {invocation} {os.getpid()}")
+    who = f"{request.arguments['tag']} {request.invocation.invocation_id} {os.getpid()}"
+    seconds = float(str(request.arguments["seconds"]))
+    note(f"start {who}")
+    try:
+        for step in range(4):
+            await asyncio.sleep(seconds / 4)
+            request.on_update(text_result(f"step {step}"), checkpoint=True)
+    except asyncio.CancelledError:
+        note(f"cut {who}")
+        raise
+    note(f"end {who}")
     return text_result("the work is done")
 
 
 async def _suicide(request: ToolCallRequest[Any]) -> AgentToolResult:
-    note(f"start {request.invocation.invocation_id} {os.getpid()}")
+    who = f"{request.arguments['tag']} {request.invocation.invocation_id} {os.getpid()}"
+    note(f"start {who}")
     os.kill(os.getpid(), signal.SIGKILL)
     return text_result("never reached")
 
 
-_SCHEMA: dict[str, Any] = {"type": "object", "properties": {"seconds": {"type": "number"}}}
+_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {"seconds": {"type": "number"}, "tag": {"type": "string"}},
+    "required": ["seconds", "tag"],
+}
 
 
 def registry() -> list[AgentTool[Any]]:

@@ -103,9 +103,10 @@ class User:
             cursor = f"&cursor={page['nextCursor']}"
 
 
-def tool_prompt(name: str, seconds: float) -> str:
+def tool_prompt(name: str, seconds: float, tag: str) -> str:
     """A prompt that makes the scripted model call one tool and report its result."""
-    return f"tool: {json.dumps({'name': name, 'arguments': {'seconds': seconds}})}"
+    arguments = {"seconds": seconds, "tag": tag}
+    return f"tool: {json.dumps({'name': name, 'arguments': arguments})}"
 
 
 def judge_transcript(entries: list[dict[str, Any]]) -> None:
