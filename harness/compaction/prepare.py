@@ -82,7 +82,11 @@ def prepare_compaction(
         return None
     tail = tuple(body[cut:])
     if context_window is not None:
-        tail = fit_tail(tail, (context_window - settings.reserve_tokens) * 3 // 4)
+        room = (context_window - settings.reserve_tokens) * 3 // 4
+        if refused:
+            # It did exceed the window: the estimate falls short by at least this factor.
+            room = room * min(context_window, sum(sizes)) // context_window
+        tail = fit_tail(tail, room)
         # Twice: the estimate may err, and a summary for nothing would cost the conversation.
         if sum(estimate_tokens(message) for message in tail) > 2 * context_window:
             return None

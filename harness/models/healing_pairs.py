@@ -20,7 +20,8 @@ from harness.messages import (
 )
 
 NO_RESULT = "No result of this call was recorded; whether it took effect is unknown."
-_UNIQUE_BASE_LENGTH = 60
+# Up to this length an id may grow; beyond it the number takes the place of the id's end.
+_COMMON_ID_LENGTH = 40
 
 
 @dataclass(slots=True)
@@ -141,8 +142,10 @@ def _with_results(
 
 def _unique(call_id: str, taken: set[str]) -> str:
     candidate, number = call_id, 2
+    length = max(len(call_id), _COMMON_ID_LENGTH)
     while candidate in taken:
-        candidate = f"{call_id[:_UNIQUE_BASE_LENGTH]}_{number}"
+        suffix = f"_{number}"
+        candidate = call_id[: length - len(suffix)] + suffix
         number += 1
     taken.add(candidate)
     return candidate

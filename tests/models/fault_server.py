@@ -72,6 +72,10 @@ class FaultServer:
         """Queue replies."""
         self.replies.extend(replies)
 
+    def reply_to(self, request: Request) -> Reply:
+        """The answer to a request."""
+        return self.replies.pop(0) if self.replies else Reply(500, body={"error": "no reply left"})
+
     async def request(self, number: int = 0) -> Request:
         """Wait for a request by its number."""
         async with self.arrived:
@@ -110,7 +114,7 @@ class FaultServer:
         async with self.arrived:
             self.requests.append(request)
             self.arrived.notify_all()
-        reply = self.replies.pop(0) if self.replies else Reply(500, body={"error": "no reply left"})
+        reply = self.reply_to(request)
         if reply.events is None:
             return await self._whole(writer, reply)
         return await self._stream(reader, writer, reply, request)
@@ -195,6 +199,13 @@ def _reset(writer: asyncio.StreamWriter) -> None:
 async def fault_server() -> AsyncIterator[FaultServer]:
     """A server for the length of the block."""
     server = FaultServer()
+    async with serving(server):
+        yield server
+
+
+@asynccontextmanager
+async def serving(server: FaultServer) -> AsyncIterator[None]:
+    """Let the server listen for the length of the block."""
     running: set[asyncio.Task[None]] = set()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -209,7 +220,7 @@ async def fault_server() -> AsyncIterator[FaultServer]:
     listening = await asyncio.start_server(serve, "127.0.0.1", 0)
     server.port = listening.sockets[0].getsockname()[1]
     try:
-        yield server
+        yield
     finally:
         listening.close()
         for task in list(running):
