@@ -12,7 +12,7 @@ WORKERS ?= logical
 ONLY ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format bench lock clean
+.PHONY: help setup demo test check format bench docs lock clean
 
 help: ## Show these commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -66,6 +66,9 @@ format: $(STAMP) ## Format the code and make the fixes that are safe
 
 bench: setup ## Run the benchmarks, all or ONLY=name; writes bench.json
 	@$(PY) -m tests.bench $(ONLY)
+
+docs: $(STAMP) ## Write docs/reference.md from the docstrings
+	@$(PY) docs/make_reference.py
 
 # Locks name packages, versions and hashes, and no place to get them from.
 # UPGRADE=--upgrade takes the newest versions instead of keeping those locked.
