@@ -12,6 +12,7 @@ import pytest
 
 from harness.testing.playing import DurableSession
 from tests.crash.sessions import JsonlSession, MemorySession, PostgresSession, SqliteSession
+from tests.runtime.stage import Stage
 from tests.storage_pg.kit import Kit
 
 NewSession = Callable[[], DurableSession]
@@ -43,3 +44,11 @@ async def new_session(request: pytest.FixtureRequest, folder: Path) -> AsyncIter
             kit = await Kit.open(request.getfixturevalue("database"))
             yield lambda: PostgresSession(kit)
             await kit.close()
+
+
+@pytest.fixture
+async def stage() -> AsyncIterator[Stage]:
+    """A harness on recorded memory and virtual time."""
+    made = Stage()
+    yield made
+    await made.close()

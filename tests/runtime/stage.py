@@ -7,7 +7,6 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from harness.clock import SystemClock
 from harness.context import BACKGROUND, AbortController, Context
 from harness.environment import Environment
 from harness.frames import AssistantMessageEvent
@@ -95,7 +94,7 @@ class Stage:
     def __init__(self, *, auto_advance: bool = True) -> None:
         self.environment = virtual_environment(auto_advance=auto_advance)
         self.journal = Journal()
-        self.memory = MemoryStorage(SystemClock())
+        self.memory = MemoryStorage(self.clock)
         self.gated = GatedStorage(self.memory)
         self.storage = InstrumentedStorage(self.gated, self.journal)
         self.model = scripted_model()
@@ -172,7 +171,7 @@ class Stage:
         """Close as a crash does, and attach again to what is durable."""
         await self.harness.close(BACKGROUND)
         self._harness = None
-        self.memory = MemoryStorage(SystemClock(), self.memory.state)
+        self.memory = MemoryStorage(self.clock, self.memory.state)
         self.gated = GatedStorage(self.memory)
         self.storage = InstrumentedStorage(self.gated, self.journal)
         return await self.open(**changes)
@@ -198,9 +197,7 @@ class Stage:
     async def restored(self) -> LaneProjection:
         """The main lane's projection as a new process would read it."""
         metadata = SessionMetadata(id="stage", created_at=0)
-        session = Session(
-            MemoryStorage(SystemClock(), self.memory.state), metadata, self.environment
-        )
+        session = Session(MemoryStorage(self.clock, self.memory.state), metadata, self.environment)
         return await restore_lane(session, MAIN_LANE, BACKGROUND)
 
     async def close(self) -> None:
