@@ -117,7 +117,7 @@ class Watcher:
             case "message_update":
                 self._show_delta(data["event"])
             case "snapshot":
-                self.say(f"snapshot: {len(data['transcript'])} entries")
+                self.say(_snapshot(data))
             case "run_start" | "run_end" | "turn_start":
                 shown = " ".join(str(data[key]) for key in ("runId", "outcome") if key in data)
                 again = " (recovery)" if data.get("recovery") else ""
@@ -159,7 +159,14 @@ def _parts(message: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _text(message: dict[str, Any]) -> str:
-    return "".join(part.get("text", "") for part in _parts(message))
+    return "\n".join(part["text"] for part in _parts(message) if part["type"] == "text")
+
+
+def _snapshot(data: dict[str, Any]) -> str:
+    operation: dict[str, Any] = data["operation"] or {}
+    running: list[dict[str, Any]] = operation.get("runningTools", [])
+    tools = "".join(f", tool {tool['toolName']} is running" for tool in running)
+    return f"snapshot: {len(data['transcript'])} entries{tools}"
 
 
 def _named(name: str) -> Callable[[StreamEvent], bool]:
@@ -353,7 +360,9 @@ async def _demonstrate() -> Checks:
             port=0,
             workers=2,
             local_model=True,
+            model_tokens=96,
             environment={
+                "LANEWAY_LOG_LEVEL": "WARNING",
                 "LANEWAY_TOOLS": "app.demo_tools:tools",
                 "LANEWAY_DEMO_TRACE": str(trace),
                 "LANEWAY_DRAIN_SECONDS": "5",

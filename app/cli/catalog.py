@@ -7,16 +7,17 @@ import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
-from sqlalchemy.exc import SQLAlchemyError
 
 from app.cli.configuration import settings
 from app.cli.output import Json, fail, say, table
-from app.http.auth import SCOPES
+from app.scopes import SCOPES
 from harness.environment import Environment
-from storage_pg.catalog import Catalog, NameTaken, Tenant, open_engine
+
+if TYPE_CHECKING:
+    from storage_pg.catalog import Catalog, Tenant
 
 T = TypeVar("T")
 
@@ -28,6 +29,10 @@ _DAY_MS = 86_400_000
 
 
 def _with_catalog(work: Callable[[Catalog], Awaitable[T]]) -> T:
+    from sqlalchemy.exc import SQLAlchemyError
+
+    from storage_pg.catalog import Catalog, open_engine
+
     found = settings(joins_fleet=False)
 
     async def run() -> T:
@@ -64,6 +69,8 @@ def _is_uuid(text: str) -> bool:
 @tenant.command("create")
 def create_tenant(name: Annotated[str, typer.Argument()], json: Json = False) -> None:
     """Register a tenant; give it a key with `laneway key create`."""
+
+    from storage_pg.catalog import NameTaken
 
     async def work(catalog: Catalog) -> Tenant:
         try:

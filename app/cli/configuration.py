@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import secrets
-from typing import Any
-
-from pydantic import ValidationError
+from typing import TYPE_CHECKING, Any
 
 from app.cli.output import fail
-from workers.settings import Settings
+
+if TYPE_CHECKING:
+    from workers.settings import Settings
 
 
 def settings(*, joins_fleet: bool, **given: Any) -> Settings:
@@ -16,14 +16,18 @@ def settings(*, joins_fleet: bool, **given: Any) -> Settings:
 
     A command that talks to no other host needs no cluster secret.
     """
+    from pydantic import ValidationError
+
+    from workers.settings import Settings
+
     # Any: values for fields of the settings, which validates them.
     values = {name: value for name, value in given.items() if value is not None}
     try:
         return Settings(**values)
     except ValidationError as error:
         missing = {str(item["loc"][0]) for item in error.errors() if item["type"] == "missing"}
-        if missing == {"cluster_secret"} and not joins_fleet:
-            return Settings(**values, cluster_secret=secrets.token_hex(16))  # pyright: ignore[reportArgumentType]  # pydantic makes a secret of it
+        if "cluster_secret" in missing and not joins_fleet:
+            return settings(joins_fleet=True, **values, cluster_secret=secrets.token_hex(16))
         fail("; ".join(_wrong(item) for item in error.errors()))
 
 

@@ -17,8 +17,8 @@ import psycopg
 from psycopg import sql
 
 from app.cli.children import Child
-from app.http.auth import SCOPES
 from app.local_model import MODEL_ID, local_model_server
+from app.scopes import SCOPES
 from harness.environment import Environment
 from storage_pg import migrate
 from storage_pg.catalog import Catalog, open_engine
@@ -44,13 +44,14 @@ class DevState(msgspec.Struct, kw_only=True, rename="camel"):
 class DevOptions:
     """How to run: where the data lies, which port, how many workers, with the local model or not.
 
-    `environment` is added to the children's; `data` is a folder of this command's own.
+    `model_tokens` is the longest answer of the local model; `environment` is added to the children's; `data` is a folder of this command's own.
     """
 
     data: Path
     port: int = 8080
     workers: int = 2
     local_model: bool = False
+    model_tokens: int = 256
     environment: dict[str, str] = field(default_factory=dict[str, str])
 
 
@@ -110,7 +111,7 @@ async def dev_stack(options: DevOptions, tell: Progress) -> AsyncGenerator[DevSt
             model_url = await stack.enter_async_context(
                 local_model_server(context=_MODEL_CONTEXT, progress=tell)
             )
-            environment |= _model_environment(model_url)
+            environment |= _model_environment(model_url, options.model_tokens)
         drain = float(environment.setdefault("LANEWAY_DRAIN_SECONDS", "10"))
         tell(f"starting the API and {options.workers} workers")
         api = Child("API", ["api"], environment, tell)
@@ -201,14 +202,14 @@ async def _ensure_tenant(database_url: str, state: DevState, tell: Progress) -> 
         await engine.dispose()
 
 
-def _model_environment(url: str) -> dict[str, str]:
+def _model_environment(url: str, tokens: int) -> dict[str, str]:
     entry = {
         "provider": "local",
         "modelId": MODEL_ID,
         "api": "openai-chat",
         "baseUrl": f"{url}/v1",
         "contextWindow": _MODEL_CONTEXT,
-        "maxTokens": 256,
+        "maxTokens": tokens,
         "cost": {"input": 0, "output": 0, "cacheRead": 0, "cacheWrite": 0},
     }
     return {"LANEWAY_MODELS": json.dumps([entry]), "LANEWAY_DEFAULT_MODEL": f"local/{MODEL_ID}"}
@@ -222,18 +223,30 @@ def curl_line(stack: DevStack) -> str:
     )
 
 
-async def stay() -> None:
-    """Return at SIGTERM or SIGINT; a second one cuts what follows short."""
-    stopped = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    task = asyncio.current_task()
-    assert task is not None
+class Stop:
+    """SIGTERM and SIGINT from now on: before `wait` they end the start, in it they end the wait, and
+    after it they cut the end short. Make it in the task that is to be told."""
 
-    def heard() -> None:
-        if stopped.is_set():
-            task.cancel()
-        stopped.set()
+    def __init__(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._task = task
+        self._told = asyncio.Event()
+        self._waiting = False
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._hear)
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, heard)
-    await stopped.wait()
+    async def wait(self) -> None:
+        """Return when a signal comes."""
+        self._waiting = True
+        try:
+            await self._told.wait()
+        finally:
+            self._waiting = False
+
+    def _hear(self) -> None:
+        if self._waiting:
+            self._told.set()
+        else:
+            self._task.cancel()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, NoReturn, cast
@@ -13,6 +14,8 @@ from rich.console import Console
 from rich.table import Table
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, one document a line.")]
+
+_CHATTY = ("httpx", "httpx2", "httpcore", "procrastinate", "uvicorn", "alembic", "sse_starlette")
 
 # What is for people and not the answer goes to standard error.
 notes = Console(stderr=True, highlight=False)
@@ -56,12 +59,14 @@ def fail(message: str) -> NoReturn:
     raise typer.Exit(1)
 
 
-def log_to_stderr(level: int = logging.INFO) -> None:
-    """Log lines of this process."""
+def log_to_stderr() -> None:
+    """Log lines of this process, from the level in `LANEWAY_LOG_LEVEL` (INFO) upwards."""
+    name = os.environ.get("LANEWAY_LOG_LEVEL", "INFO").upper()
+    level = logging.getLevelNamesMapping().get(name, logging.INFO)
     logging.basicConfig(
         stream=sys.stderr,
         level=level,
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
-    for chatty in ("httpx", "httpcore", "procrastinate", "uvicorn", "alembic", "sse_starlette"):
+    for chatty in _CHATTY:
         logging.getLogger(chatty).setLevel(max(level, logging.WARNING))

@@ -6,18 +6,16 @@ import hashlib
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated
 
 from fastapi import Depends, Request, Security
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from app.http.problems import Problem
+from app.scopes import Scope
 from harness.clock import Clock
 from storage_pg.api_keys import KeyOwner
 from storage_pg.catalog import Catalog
-
-Scope: TypeAlias = Literal["sessions:read", "sessions:write", "usage:read", "admin"]
-SCOPES: tuple[Scope, ...] = ("sessions:read", "sessions:write", "usage:read", "admin")
 
 _REMEMBER_SECONDS = 5.0
 _REMEMBERED = 10_000

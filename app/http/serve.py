@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from types import FrameType
 
 import uvicorn
@@ -13,6 +15,8 @@ from fastapi import FastAPI
 from app.http.app import create_app
 from workers.settings import Settings
 
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
 
 class _Server(uvicorn.Server):
     """Tells the application at once when a signal comes, so that streams and waits end in time."""
@@ -20,18 +24,28 @@ class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, app: FastAPI) -> None:
         super().__init__(config)
         self._app = app
-        self._loop: asyncio.AbstractEventLoop | None = None
 
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        self._loop = asyncio.get_running_loop()
-        await super().startup(sockets)
+    @contextmanager
+    def capture_signals(self) -> Generator[None]:
+        # uvicorn's own raises the signal once more when all is done: a drained process would end
+        # as if it had been killed.
+        loop = asyncio.get_running_loop()
+        for number in _SIGNALS:
+            loop.add_signal_handler(number, self.handle_exit, number, None)
+        try:
+            yield
+        finally:
+            for number in _SIGNALS:
+                loop.remove_signal_handler(number)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        # A second signal hastens: uvicorn then closes what is still open.
+        """The first signal drains; a second one closes what is still open."""
+        if self.should_exit:
+            self.force_exit = True
         super().handle_exit(sig, frame)
         services = getattr(self._app.state, "services", None)
-        if services is not None and self._loop is not None:
-            self._loop.call_soon_threadsafe(services.draining.set)
+        if services is not None:
+            services.draining.set()
 
 
 async def serve(settings: Settings, *, ready: Callable[[str], None] | None = None) -> None:

@@ -15,8 +15,8 @@ from fastapi import FastAPI
 
 from app.client import StreamEvent, read_events
 from app.http.app import create_app
-from app.http.auth import SCOPES
 from app.http.services import Services
+from app.scopes import SCOPES
 from tests.app.contract import Contract
 from tests.postgres import Database
 from workers.host import SessionHost
