@@ -66,10 +66,22 @@ def _class(name: str, found: type) -> Iterator[str]:
     yield f"```python\nclass {name}{inherited}\n```\n"
     yield from _text(_own_doc(found))
     yield from _fields(found)
-    for attribute, member in vars(found).items():
-        if attribute.startswith("_"):
-            continue
+    for attribute, member in _members(found).items():
         yield from _member(attribute, member)
+
+
+def _members(found: type) -> dict[str, Any]:
+    """What the class and its bases have, up to the first base that is public itself."""
+    members: dict[str, Any] = {}
+    for base in found.__mro__:
+        if not base.__module__.startswith("harness."):
+            continue
+        if base is not found and base.__name__ in harness.__all__:
+            break
+        for name, member in vars(base).items():
+            if not name.startswith("_"):
+                members.setdefault(name, member)
+    return members
 
 
 def _own_doc(found: type) -> str:

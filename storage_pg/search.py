@@ -7,7 +7,7 @@ search configurations; the server keeps, intersects and ranks them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from itertools import islice
 from typing import Any
@@ -18,21 +18,18 @@ from psycopg.rows import TupleRow
 from harness.context import AbortSignal, Context
 from harness.errors import StorageError
 from harness.search.labels import wanted_labels
-from harness.search.results import entry_hit, session_hit
+from harness.search.results import RowSearch, Search
 from harness.search.service import (
     CursorMoved,
-    EntryHit,
     Position,
     SearchAborted,
     SearchBatch,
     SearchError,
     SearchQuery,
-    SessionHit,
     StoreIdentity,
-    checked,
     must_follow,
 )
-from harness.search.text import MAX_TERMS, Phrase, parse_query, terms_of
+from harness.search.text import MAX_TERMS, Phrase, terms_of
 from storage_pg.idempotency import tenant_transaction
 from storage_pg.queries import QUERIES
 from storage_pg.reads import is_uuid
@@ -43,7 +40,7 @@ MAX_RANKED = 20_000
 _MAX_POSITIONS = 255
 
 
-class PostgresSearch:
+class PostgresSearch(RowSearch):
     """Searches and indexes the sessions of one tenant, in the database that holds them.
 
     Of the entries that match, the newest `MAX_RANKED` are ranked. Closing it closes no connection:
@@ -53,28 +50,13 @@ class PostgresSearch:
     def __init__(self, pool: Pool, tenant_id: str, metadata_fields: Sequence[str] = ()) -> None:
         self._pool = pool
         self._tenant = tenant_id
-        self._fields = tuple(metadata_fields)
+        super().__init__(metadata_fields)
 
     # Searching
 
-    async def search_sessions(self, query: SearchQuery, context: Context) -> list[SessionHit]:
-        """Sessions by their best match (see `SearchService`)."""
-        phrases = parse_query(query.text)
-        rows = await self._search("search_sessions", query, phrases, context)
-        return [session_hit(row, phrases) for row in rows]
-
-    async def search_entries(self, query: SearchQuery, context: Context) -> AsyncIterator[EntryHit]:
-        """Entries by match (see `SearchService`)."""
-        phrases = parse_query(query.text)
-        for row in await self._search("search_entries", query, phrases, context):
-            yield entry_hit(row, phrases)
-
-    async def _search(
-        self, name: str, query: SearchQuery, phrases: tuple[Phrase, ...], context: Context
+    async def _rows(
+        self, search: Search, query: SearchQuery, phrases: tuple[Phrase, ...], context: Context
     ) -> list[TupleRow]:
-        checked(query, self._fields)
-        if not phrases:
-            return []
         if context.cancelled:
             raise SearchAborted("the search was cancelled")
         labels = wanted_labels(query.where)
@@ -91,18 +73,13 @@ class PostgresSearch:
                 tenant_transaction(self._pool, self._tenant) as connection,
                 _stopped_by(connection, context.abort_signal),
             ):
-                return await (await connection.execute(QUERIES[name], parameters)).fetchall()
+                return await (await connection.execute(QUERIES[search], parameters)).fetchall()
         except StorageError as error:
             if context.cancelled:
                 raise SearchAborted("the search was cancelled") from error
             raise SearchError(str(error)) from error
 
     # Filling
-
-    @property
-    def metadata_fields(self) -> tuple[str, ...]:
-        """The metadata fields it can filter on."""
-        return self._fields
 
     async def positions(
         self, session_ids: Sequence[str], context: Context

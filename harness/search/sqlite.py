@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import threading
-from collections.abc import AsyncIterator, Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -13,21 +13,18 @@ from typing import Any, TypeVar
 
 from harness.context import Context
 from harness.search.labels import wanted_labels
-from harness.search.results import entry_hit, session_hit
+from harness.search.results import RowSearch, Search
 from harness.search.service import (
-    EntryHit,
     Position,
     SearchAborted,
     SearchBatch,
     SearchDocument,
     SearchError,
     SearchQuery,
-    SessionHit,
     StoreIdentity,
-    checked,
     must_follow,
 )
-from harness.search.text import MAX_TERMS, Phrase, parse_query, terms_of
+from harness.search.text import MAX_TERMS, Phrase, terms_of
 from harness.storage.queries import load_queries
 from harness.storage.worker import Worker
 
@@ -45,7 +42,7 @@ _TABLES = (
 )
 
 
-class SqliteSearch:
+class SqliteSearch(RowSearch):
     """Serves searches and takes batches. Make it with `open`, give it back with `close`.
 
     Searches see committed batches only and wait for no writer; writers, of this process or another,
@@ -54,7 +51,7 @@ class SqliteSearch:
 
     def __init__(self, path: Path, metadata_fields: Sequence[str] = ()) -> None:
         """Use `open` instead: this blocks. Raises `SearchError` for a file that is no index."""
-        self._fields = tuple(metadata_fields)
+        super().__init__(metadata_fields)
         with _translated():
             self._writing = _connect(path)
             try:
@@ -83,24 +80,9 @@ class SqliteSearch:
 
     # Searching
 
-    async def search_sessions(self, query: SearchQuery, context: Context) -> list[SessionHit]:
-        """Sessions by their best match (see `SearchService`)."""
-        phrases = parse_query(query.text)
-        rows = await self._search("search_sessions", query, phrases, context)
-        return [session_hit(row, phrases) for row in rows]
-
-    async def search_entries(self, query: SearchQuery, context: Context) -> AsyncIterator[EntryHit]:
-        """Entries by match (see `SearchService`)."""
-        phrases = parse_query(query.text)
-        for row in await self._search("search_entries", query, phrases, context):
-            yield entry_hit(row, phrases)
-
-    async def _search(
-        self, name: str, query: SearchQuery, phrases: tuple[Phrase, ...], context: Context
+    async def _rows(
+        self, search: Search, query: SearchQuery, phrases: tuple[Phrase, ...], context: Context
     ) -> list[tuple[Any, ...]]:
-        checked(query, self._fields)
-        if not phrases:
-            return []
         wanted = wanted_labels(query.where)
         parameters = {
             "match": " AND ".join(_match(phrase) for phrase in phrases),
@@ -110,18 +92,18 @@ class SqliteSearch:
             "limit": query.limit,
         }
 
-        search = _Search()
+        running = _Running()
 
         def run() -> list[tuple[Any, ...]]:
-            with self._interrupt.running(search), _translated():
-                return self._reading.execute(_SQL[name], parameters).fetchall()
+            with self._interrupt.guarding(running), _translated():
+                return self._reading.execute(_SQL[search], parameters).fetchall()
 
         signal = context.abort_signal
-        ignore = None if signal is None else signal.on_abort(lambda: self._interrupt.stop(search))
+        ignore = None if signal is None else signal.on_abort(lambda: self._interrupt.stop(running))
         try:
             return await self._on(self._reader, run)
         except SearchError as error:
-            if search.stopped:
+            if running.stopped:
                 raise SearchAborted("the search was cancelled") from error
             raise
         finally:
@@ -129,11 +111,6 @@ class SqliteSearch:
                 ignore()
 
     # Filling
-
-    @property
-    def metadata_fields(self) -> tuple[str, ...]:
-        """The metadata fields it can filter on."""
-        return self._fields
 
     async def positions(
         self, session_ids: Sequence[str], context: Context
@@ -256,7 +233,7 @@ class SqliteSearch:
             worker.stop()
 
 
-class _Search:
+class _Running:
     """One search and whether its caller went away."""
 
     __slots__ = ("stopped",)
@@ -271,10 +248,10 @@ class _Interrupt:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
         self._lock = threading.Lock()
-        self._current: _Search | None = None
+        self._current: _Running | None = None
 
     @contextmanager
-    def running(self, search: _Search) -> Generator[None]:
+    def guarding(self, search: _Running) -> Generator[None]:
         """The block is this search; raises `SearchAborted` when it was stopped before."""
         with self._lock:
             if search.stopped:
@@ -286,7 +263,7 @@ class _Interrupt:
             with self._lock:
                 self._current = None
 
-    def stop(self, search: _Search) -> None:
+    def stop(self, search: _Running) -> None:
         """End it now, or before it begins."""
         with self._lock:
             search.stopped = True
