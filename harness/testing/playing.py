@@ -33,6 +33,7 @@ from harness.testing.judging import (
     read_wreck,
     run_problems,
 )
+from harness.testing.open_state import open_problems
 from harness.testing.scenarios import Scenario
 from harness.testing.virtual_clock import virtual_environment
 from harness.testing.world import UserStep, World
@@ -108,6 +109,7 @@ async def play(
         wreck = await read_wreck(storage) or Wreck("idle", cancelling=False)
         world.lost_tool |= bool(wreck.calls)
         played.wrecks.append(wreck)
+        played.problems += await open_problems(storage, world.frame_keys())
     played.end = await read_end(storage)
     played.problems += await invariant_problems(storage, world.frame_keys())
     played.problems += run_problems(world.runs, world.replay_of, len(played.deaths))
