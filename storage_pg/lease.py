@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import psycopg
 from psycopg.rows import TupleRow
@@ -29,6 +31,7 @@ from storage_pg.pooler import refuse_pooler
 _RECONNECT_FIRST = 0.1
 _RECONNECT_LONGEST = 5.0
 _MAX_BATCH = 256
+_RELEASE_TRIES = 3
 
 
 class HostDown(StorageError):
@@ -71,7 +74,7 @@ class _Return:
     tenant_id: str
     session_id: str
     lock_key: int
-    answer: asyncio.Future[None]
+    answer: asyncio.Future[Any]  # Any: None when it is done; already over for an unusable claim
 
 
 class HostLease:
@@ -169,6 +172,9 @@ class HostLease:
         Raises `HostDown` and `HostFull`. After a `ClaimedSession`, call `watch` to hear of loss.
         """
         self._alive()
+        if not _is_canonical(session_id):
+            # Another spelling would have another lock; what is no id at all would fail the batch.
+            return NoSuchSession(session_id)
         if session_id in self._held or any(w.session_id == session_id for w in self._wishes):
             return HeldElsewhere(session_id, self._host_id)
         if len(self._held) + len(self._wishes) >= self._capacity:
@@ -322,8 +328,21 @@ class HostLease:
             await self._unlock([wish.lock_key for wish in wishes])
             return
         self._wishes = [wish for wish in self._wishes if wish not in wishes]
+        if self._connection is not connection:
+            # It ended while the answer was on its way: what it claimed went with its locks.
+            for wish in wishes:
+                _fail(wish.answer, HostDown("the lease connection ended during the claim"))
+            return
         for wish in wishes:
-            claim = _claim_of(wish, rows[wish.session_id])
+            try:
+                claim = _claim_of(wish, rows[wish.session_id])
+            except StorageError as error:
+                # Claimed all the same, and nobody will use it.
+                self._returns.append(
+                    _Return(wish.tenant_id, wish.session_id, wish.lock_key, wish.answer)
+                )
+                _fail(wish.answer, error)
+                continue
             if isinstance(claim, ClaimedSession):
                 self._held[wish.session_id] = _Held(
                     wish.tenant_id, wish.lock_key, claim.fence, None
@@ -334,19 +353,25 @@ class HostLease:
     async def _release_batch(self, connection: LeaseConnection) -> None:
         returns, self._returns = self._returns, []
         returns.sort(key=lambda back: back.session_id)
-        keys = [back.lock_key for back in returns]
+        arguments = (
+            self._host_id,
+            [back.tenant_id for back in returns],
+            [back.session_id for back in returns],
+            [back.lock_key for back in returns],
+        )
+        reason = ""
         try:
-            await connection.execute(
-                "release",
-                (
-                    self._host_id,
-                    [back.tenant_id for back in returns],
-                    [back.session_id for back in returns],
-                    keys,
-                ),
-            )
-        except psycopg.Error:
-            await self._unlock(keys)
+            for _ in range(_RELEASE_TRIES):
+                try:
+                    await connection.execute("release", arguments)
+                    return
+                except psycopg.Error as error:
+                    reason = f"cannot give sessions back: {error}"
+                    if self._connection is not connection:
+                        return  # the locks went with it; the others clear its name away
+            # The table names this host as owner of what it no longer holds, and nobody would look
+            # after that as long as the host lives: end this incarnation.
+            connection.cut(reason)
         finally:
             for back in returns:
                 if not back.answer.done():
@@ -364,6 +389,13 @@ class HostLease:
         if isinstance(done.result(), ClaimedSession):
             task = asyncio.get_running_loop().create_task(self.release(session_id))
             task.add_done_callback(_ignore)
+
+
+def _is_canonical(session_id: str) -> bool:
+    try:
+        return str(uuid.UUID(session_id)) == session_id
+    except ValueError:
+        return False
 
 
 def _ignore(task: asyncio.Task[None]) -> None:

@@ -1,7 +1,8 @@
 -- Life and death of hosts.
 
 -- Clears hosts whose identity lock is free: their lease connection is gone, so they can own nothing.
--- Their sessions have no owner from here on and their dispatched operations are due again at once.
+-- Their sessions have no owner from here on and their dispatched operations are due again at once. The
+-- fence moves too, so that a host that does not know yet writes nothing even before the next claim.
 -- Returns who died. Never call it on a lease connection: a lock is always free for its own holder.
 CREATE FUNCTION laneway.bury_dead_hosts()
 RETURNS TABLE (id uuid, name text, role text, sessions bigint)
@@ -18,7 +19,7 @@ BEGIN
         DELETE FROM laneway.hosts AS h WHERE h.id = host.id;
         CONTINUE WHEN NOT FOUND;
         WITH freed AS (
-            UPDATE laneway.sessions AS s SET owner_host = NULL
+            UPDATE laneway.sessions AS s SET owner_host = NULL, fence = s.fence + 1
             WHERE s.owner_host = host.id RETURNING s.id
         ), again AS (
             UPDATE laneway.open_operations AS o SET dispatched_at = NULL
