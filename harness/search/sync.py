@@ -147,11 +147,12 @@ async def sync_session(
     """
     try:
         session = await source.find(session_id, context)
+        held = (await target.positions([session_id], context)).get(session_id)
+        return await _catch_up(source, target, session, held, context)
     except SessionNotFound:
+        # It may go at any step.
         await target.remove(session_id, context)
         return 0
-    held = (await target.positions([session_id], context)).get(session_id)
-    return await _catch_up(source, target, session, held, context)
 
 
 async def _sync_listed(

@@ -9,6 +9,7 @@ import pytest
 
 from harness.clock import SystemClock
 from harness.context import BACKGROUND
+from harness.errors import SessionNotFound
 from harness.operation.events import EntryAdded
 from harness.search.notify import SearchNotifier
 from harness.search.service import CursorMoved, SearchBatch, SearchError
@@ -275,3 +276,23 @@ async def test_a_store_that_changes_while_it_is_read_is_begun_anew(place: Place)
     await sync_session(source, place.index, session.id, BACKGROUND)
     assert source.reads > 3
     assert await found(place.index, "auth") == set(entries)
+
+
+async def test_a_session_that_goes_while_it_is_read_is_forgotten(place: Place) -> None:
+    session = await place.new()
+    await say(session, *(f"auth {n}" for n in range(6)))
+
+    class Vanishing(Paged):
+        reads = 0
+
+        async def read(self, session_id: str, after_seq: int, context: object) -> SourcePage:
+            page = await super().read(session_id, after_seq, context)
+            self.reads += 1
+            if self.reads == 2:
+                await place.delete(session)
+                raise SessionNotFound(session_id)
+            return page
+
+    assert await sync_session(Vanishing(place, 2), place.index, session.id, BACKGROUND) == 0
+    assert await found(place.index, "auth") == set()
+    assert await place.index.positions([session.id], BACKGROUND) == {}
