@@ -149,12 +149,12 @@ class LiveSession:
         """Whether this process answers for what is due."""
         return self._services.duty.drives
 
-    def open_operations(self, lane: str) -> list[str]:
-        """The ids of the lane's open operations."""
+    def polled_operations(self, lane: str) -> list[str]:
+        """The ids of the lane's open operations that wait for a poll."""
         return [
             operation.operation_id
             for operation in self._storage.open_operations()
-            if operation.lane == lane
+            if operation.lane == lane and isinstance(operation.due, DuePoll)
         ]
 
     @property
@@ -408,6 +408,8 @@ class LiveSession:
             await self.harness.close(BACKGROUND)
         except Exception:
             logger.exception("session %s did not close in order", self.session_id)
+        # Whatever went wrong: a live host must not stay on record as owner of what it does not drive.
+        await self._storage.close(BACKGROUND)
         if self._passes:
             await asyncio.wait(list(self._passes.values()))
         end = EndItem(self._ending or "released", self._storage.next_seq)

@@ -232,7 +232,9 @@ class Router:
     async def _wake(self, live: LiveSession, command: Command, reply: Ok[bytes]) -> None:
         """What was accepted or changed here needs a worker."""
         if isinstance(command, Resume):
-            for operation in live.open_operations(command.lane):
+            # Only a poll's row says more than the state does. A retry's wait is the state's: a row
+            # that is due before it would bring worker after worker to a session with nothing to do.
+            for operation in live.polled_operations(command.lane):
                 await wake_operation(
                     self._pool,
                     live.tenant_id,
