@@ -7,7 +7,7 @@ import random
 from collections import Counter
 from dataclasses import dataclass, field
 
-from tests.fleet.processes import FleetOfProcesses
+from tests.fleet.processes import FleetOfProcesses, Role
 from tests.fleet.user import User, judge_transcript, tool_prompt
 
 
@@ -73,19 +73,20 @@ async def _keep_busy(
 
 
 async def _kill(fleet: FleetOfProcesses, plan: Plan, rng: random.Random, ledger: Ledger) -> None:
-    starting: list[asyncio.Task[object]] = []
+    planned = {"api": plan.apis, "worker": plan.workers}
+    starting: set[asyncio.Task[object]] = set()
     for _ in range(plan.kills):
         await asyncio.sleep(rng.uniform(*plan.pause))
         # Workers do the work, so they die more often than the front.
-        role = "worker" if rng.random() < 0.75 or not fleet.of("api") else "api"
-        living = fleet.of(role)
-        while not living:
-            await asyncio.wait(starting, return_when=asyncio.FIRST_COMPLETED)
-            living = fleet.of(role)
-        await rng.choice(living).kill()
+        role: Role = "worker" if rng.random() < 0.75 else "api"
+        # A role is whole again before it is hit again: on a slow machine processes start slowly.
+        while len(fleet.of(role)) < planned[role]:
+            done, starting = await asyncio.wait(starting, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        await rng.choice(fleet.of(role)).kill()
         ledger.killed[role] += 1
-        starting = [task for task in starting if not task.done()]
-        starting.append(asyncio.create_task(fleet.start(role)))
+        starting.add(asyncio.create_task(fleet.start(role)))
     await asyncio.gather(*starting)
 
 

@@ -15,7 +15,7 @@ from typing import Any, Literal, LiteralString
 
 import psycopg
 
-from app.http.auth import SCOPES
+from app.scopes import SCOPES
 from harness.environment import Environment
 from storage_pg.catalog import Catalog, open_engine
 from tests.fleet.tools import JOURNAL

@@ -16,7 +16,7 @@ ATTEMPT_SECONDS = 5.0
 
 
 class Unanswered(Exception):
-    """Nobody answered for a whole minute: the fleet is down."""
+    """Nobody answered for minutes: the fleet is down."""
 
 
 class User:
@@ -40,7 +40,7 @@ class User:
 
     async def request(self, method: str, path: str, **more: Any) -> httpx.Response:
         """The first answer that is not a failure of the connection or of a server going down."""
-        for _ in range(600):
+        for _ in range(1_500):
             urls = self._urls()
             if urls:
                 self._turn += 1
