@@ -44,8 +44,8 @@ _STANDS_FOR = 0
 
 
 def _check(key: str | None) -> str | None:
-    if key is not None and not (0 < len(key) <= 255 and is_text(key)):
-        raise invalid("header.idempotency-key", "it must have 1 to 255 characters")
+    if key is not None and not is_text(key):
+        raise invalid("header.idempotency-key", "neither NUL nor lone surrogates are allowed here")
     return key
 
 
@@ -53,6 +53,8 @@ Key: TypeAlias = Annotated[
     str | None,
     Header(
         alias="Idempotency-Key",
+        min_length=1,
+        max_length=255,
         description="The same key and body get the same answer for a day.",
     ),
     AfterValidator(_check),

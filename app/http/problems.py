@@ -19,6 +19,7 @@ from fastapi.responses import Response
 from sqlalchemy.exc import InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolExhausted
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
 
 from harness import errors
 from harness.codec import JsonValue, encode, valid_unicode
@@ -167,7 +168,10 @@ def install(app: FastAPI) -> None:
     """Answer everything that can go wrong with a problem document."""
 
     async def refused(request: Request, error: Exception) -> Response:
-        return problem_response(_problem(error), request_id_of(request))
+        problem = _problem(error)
+        if problem.status_code == 405:
+            problem.headers = {"Allow": ", ".join(_allowed(app, request))}
+        return problem_response(problem, request_id_of(request))
 
     for kind in (
         Problem,
@@ -182,6 +186,16 @@ def install(app: FastAPI) -> None:
         Exception,
     ):
         app.add_exception_handler(kind, refused)
+
+
+def _allowed(app: FastAPI, request: Request) -> list[str]:
+    """The methods of a path; the framework knows those of the first route that has it."""
+    methods: set[str] = set()
+    for method in ("GET", "POST", "PUT", "PATCH", "DELETE"):
+        scope = {**request.scope, "method": method}
+        if any(route.matches(scope)[0] is Match.FULL for route in app.routes):
+            methods.add(method)
+    return sorted(methods)
 
 
 def _problem(error: Exception) -> Problem:

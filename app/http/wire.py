@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Union, get_args
+from typing import Annotated, Any, Literal, Union, get_args
 
 import msgspec
 
@@ -153,7 +153,7 @@ class UsageInput(_Input, frozen=True, kw_only=True):
     """A correction of the ledger; a row like any other, marked as an adjustment."""
 
     usage: Usage
-    entry_id: str | None = None
+    entry_id: Annotated[str, msgspec.Meta(extra_json_schema={"format": "uuid"})] | None = None
     # Any: the application's own JSON.
     details: Any = None
 

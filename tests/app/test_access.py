@@ -137,6 +137,7 @@ async def test_an_unknown_path_and_method_are_problems(tenant: Tenant):
     assert (answer.status_code, answer.json()["code"]) == (404, "RouteNotFound")
     answer = await tenant.client.put("/v1/sessions")
     assert (answer.status_code, answer.json()["code"]) == (405, "MethodNotAllowed")
+    assert answer.headers["allow"] == "GET, POST"
     assert answer.headers["content-type"] == "application/problem+json"
     assert answer.json()["requestId"] == answer.headers["x-request-id"]
 
