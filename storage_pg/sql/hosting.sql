@@ -53,3 +53,7 @@ WHERE j.status = 'doing' AND j.queue_name = %(queue)s
             AND e.at > clock_timestamp() - make_interval(secs => %(longest)s))
   )
 RETURNING j.id, j.task_name
+
+-- name: no_wait_for_disk
+-- The rest of the transaction may be lost by a crash of the database.
+SET LOCAL synchronous_commit = off

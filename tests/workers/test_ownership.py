@@ -92,9 +92,13 @@ async def test_a_tool_that_may_not_be_repeated_is_not_after_a_death(fleet: Fleet
 
 async def test_a_zombie_writes_nothing(fleet: Fleet) -> None:
     zombie, session, operation = await _holding(fleet, "gated_safe")
-    connection = zombie.lease._connection
+    heartbeat, connection = zombie.lease._heartbeat, zombie.lease._connection
+    assert heartbeat is not None
     assert connection is not None
-    connection._unwatch()  # it will not hear that its lease is gone
+    # It will not hear that its lease is gone, neither from the connection nor from its row.
+    heartbeat.stop()
+    heartbeat.join()
+    connection._unwatch()
     first = zombie.host_id
     second = await fleet.worker()
     await fleet.sql(

@@ -64,7 +64,9 @@ BEGIN
 END
 $$;
 
--- Gives sessions back. An owner recorded by somebody else meanwhile stays.
+-- Gives sessions back. An owner recorded by somebody else meanwhile stays. It need not wait for the
+-- disk: after a crash of the database a host that is gone is recorded as the owner, and is cleared.
+-- A claim must wait: a fence that a crash takes back would be given out twice.
 CREATE FUNCTION laneway.release_sessions(
     for_host uuid, tenants uuid[], sessions uuid[], lock_keys bigint[]
 ) RETURNS void
@@ -72,6 +74,7 @@ LANGUAGE plpgsql
 AS $$
 #variable_conflict use_column
 BEGIN
+    PERFORM set_config('synchronous_commit', 'off', true);
     FOR i IN 1 .. array_length(sessions, 1) LOOP
         PERFORM set_config('laneway.tenant', tenants[i]::text, true);
         UPDATE laneway.sessions AS s SET owner_host = NULL

@@ -7,7 +7,7 @@
 -- its limit of concurrent drives ("concurrentDrives" in its limits, else default_limit). What was
 -- dispatched more than again_after ms ago and still waits is chosen again. Dispatchers take turns
 -- too, so that two of them cannot exceed a limit together; rows that a commit has locked are left
--- for the next call.
+-- for the next call. Nothing here need wait for the disk: what a crash takes back is chosen again.
 CREATE FUNCTION laneway.dispatch_due(
     now_ms bigint, again_after bigint, at_most integer, default_limit integer
 ) RETURNS TABLE (operation_id uuid, tenant_id uuid, session_id uuid, lane text, due_at bigint)
@@ -21,7 +21,8 @@ DECLARE
     room bigint;
     chosen bigint;
 BEGIN
-    PERFORM pg_advisory_xact_lock(hashtextextended('laneway.dispatch', 0));
+    PERFORM set_config('synchronous_commit', 'off', true),
+            pg_advisory_xact_lock(hashtextextended('laneway.dispatch', 0));
     FOR turn IN
         WITH RECURSIVE present (tenant) AS (
             (SELECT o.tenant_id FROM laneway.open_operations AS o ORDER BY o.tenant_id LIMIT 1)
