@@ -70,6 +70,9 @@ bench: setup ## Run the benchmarks, all or ONLY=name; writes bench.json
 docs: $(STAMP) ## Write docs/reference.md from the docstrings
 	@$(PY) docs/make_reference.py
 
+verify: ## Check the model of the hosting protocol, and that each guard is needed (wants Debian's spin)
+	@$(PYTHON) -m tests.model.verify $(ARGS)
+
 # Locks name packages, versions and hashes, and no place to get them from.
 # UPGRADE=--upgrade takes the newest versions instead of keeping those locked.
 COMPILE = $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \

@@ -1,0 +1,1 @@
+"""The hosting protocol as a model, and its checker."""
