@@ -173,7 +173,7 @@ class HostLease:
         """
         self._alive()
         if not _is_canonical(session_id):
-            # Another spelling would have another lock; what is no id at all would fail the batch.
+            # The answer names the session as the database spells it; what is no id has no lock.
             return NoSuchSession(session_id)
         if session_id in self._held or any(w.session_id == session_id for w in self._wishes):
             return HeldElsewhere(session_id, self._host_id)
