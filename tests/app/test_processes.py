@@ -132,7 +132,7 @@ async def test_an_api_with_idle_watchers_ends_when_it_is_told_to(database: Datab
         "LANEWAY_DRAIN_SECONDS": "60",
     }
     name = f"watchers {os.getpid()}"
-    key = await asyncio.to_thread(_new_key, database, name)
+    key = await asyncio.to_thread(new_key, database, name)
     async with laneway("api", "--port", "0", environment=environment) as (process, ready):
         async with client_of({**ready, "apiKey": key}) as client:
             session = (await client.post("/v1/sessions", json={})).json()["id"]
@@ -159,7 +159,7 @@ async def test_an_api_with_idle_watchers_ends_when_it_is_told_to(database: Datab
         assert await process.wait() == 0
 
 
-def _new_key(database: Database, tenant: str) -> str:
+def new_key(database: Database, tenant: str) -> str:
     made = run(database, "tenant", "create", tenant)
     return run(database, "key", "create", "--tenant", made["id"])["key"]
 
