@@ -1,9 +1,9 @@
 -- The scheduler's view over all tenants. These run as their owner, which sees all tenants' rows.
 
 -- Chooses operations that wait for a drive (due, and no live worker owns their session), marks them
--- dispatched and returns them. No more than the live workers have room for: their capacity, less the
--- due operations of owned sessions and those dispatched and not yet claimed (without any worker,
--- at_most). Tenants take turns, whoever has least under way first: each gets an equal share, within
+-- dispatched and returns them. No more than the workers that stay have room for: their capacity, less
+-- the due operations of sessions that they own and those dispatched and not yet claimed (without any
+-- worker, at_most). Tenants take turns, whoever has least under way first: each gets an equal share, within
 -- its limit of concurrent drives ("concurrentDrives" in its limits, else default_limit). What was
 -- dispatched more than again_after ms ago and still waits is chosen again. Dispatchers take turns
 -- too, so that two of them cannot exceed a limit together; rows that a commit has locked are left
@@ -36,7 +36,8 @@ BEGIN
                     WHERE o.tenant_id = p.tenant) AS oldest
             FROM present AS p WHERE p.tenant IS NOT NULL
         ), driven AS (
-            SELECT o.tenant_id AS tenant, count(*) AS number
+            SELECT o.tenant_id AS tenant, count(*) AS number,
+                   count(*) FILTER (WHERE NOT h.draining) AS staying
             FROM laneway.hosts AS h
             JOIN laneway.sessions AS s ON s.owner_host = h.id
             JOIN laneway.open_operations AS o ON o.session_id = s.id AND o.due_at <= now_ms
@@ -59,7 +60,7 @@ BEGIN
                coalesce(v.number, 0) + coalesce(q.number, 0) AS under_way,
                coalesce((t.limits ->> 'concurrentDrives')::integer, default_limit)
                - coalesce(v.number, 0) - coalesce(q.number, 0) AS slots,
-               f.capacity - (SELECT coalesce(sum(number), 0) FROM driven)
+               f.capacity - (SELECT coalesce(sum(staying), 0) FROM driven)
                - (SELECT coalesce(sum(number), 0) FROM sent) AS free
         FROM due AS d
         CROSS JOIN fleet AS f
