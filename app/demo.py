@@ -32,7 +32,7 @@ STORY = "Tell me a short story about a lighthouse."
 REPORT = 'Use the slow_report tool with topic "harbour lights" and seconds 6.'
 COUNT = 'Use the count_words tool with text "a worker died, another took over".'
 
-_OVERALL_SECONDS = 160.0
+_OVERALL_SECONDS = 240.0
 _STEP_SECONDS = 60.0
 _OWNER = """
 SELECT h.id::text, h.process_id FROM laneway.sessions s JOIN laneway.hosts h ON h.id = s.owner_host
@@ -148,8 +148,6 @@ class Watcher:
         message = entry.get("message", {})
         if message.get("role") == "toolResult":
             self.say(f"tool result: {_text(message)}", "red" if message["isError"] else "cyan")
-        elif message.get("role") == "user":
-            self.say(f"prompt: {_text(message)}", "bold")
 
 
 def _parts(message: dict[str, Any]) -> list[dict[str, Any]]:
@@ -207,7 +205,8 @@ class Demo:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
-    async def _submit(self, prompt: str) -> str:
+    async def _submit(self, watcher: Watcher, prompt: str) -> str:
+        watcher.say(f"prompt: {prompt}", "bold")
         answer = await self.client.post(
             f"{self.lane}/operations", json={"kind": "prompt", "prompt": prompt}
         )
@@ -224,7 +223,7 @@ class Demo:
 
     async def _story(self, watcher: Watcher) -> None:
         _heading("1. A prompt over REST, answered by a language model, streamed")
-        receipt = await self._receipt(await self._submit(STORY))
+        receipt = await self._receipt(await self._submit(watcher, STORY))
         watcher.say(f"receipt: {receipt['outcome']}")
         self.checks.that("the run completed", receipt["outcome"] == "completed")
         self.checks.that(
@@ -234,7 +233,7 @@ class Demo:
     async def _report(self, watcher: Watcher) -> None:
         _heading("2. A tool that must not run twice, and its worker killed in the middle of it")
         begin = len(watcher.events)
-        operation_id = await self._submit(REPORT)
+        operation_id = await self._submit(watcher, REPORT)
         await watcher.wait_for("the tool's second report", _second_report(), begin)
         dead, survivor, index = await self._kill_owner(watcher, begin)
         receipt = await self._receipt(operation_id)
@@ -254,7 +253,7 @@ class Demo:
     async def _count(self, watcher: Watcher) -> None:
         _heading("3. A tool that may be repeated, and the worker killed again")
         begin = len(watcher.events)
-        operation_id = await self._submit(COUNT)
+        operation_id = await self._submit(watcher, COUNT)
         await watcher.wait_for("the tool's start", _named("tool_start"), begin)
         dead, survivor, index = await self._kill_owner(watcher, begin)
         receipt = await self._receipt(operation_id)
@@ -360,7 +359,7 @@ async def _demonstrate() -> Checks:
             port=0,
             workers=2,
             local_model=True,
-            model_tokens=96,
+            model_tokens=64,
             environment={
                 "LANEWAY_LOG_LEVEL": "WARNING",
                 "LANEWAY_TOOLS": "app.demo_tools:tools",
