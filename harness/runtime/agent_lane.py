@@ -290,14 +290,17 @@ class AgentLane:
     async def run_when_idle(
         self, callback: Callable[[Context], Awaitable[None] | None], context: Context
     ) -> None:
-        """Own the idle lane for the length of a callback, which must not write to the same lane."""
+        """Own the idle lane for the length of a callback; whatever would write to it waits.
+
+        The callback itself must not write to the same lane: it would wait for its own end.
+        """
 
         def plan(
             projection: LaneProjection, mutator: SessionMutator, inner: Context
         ) -> Decision[asyncio.Future[None] | None]:
             if not self._lane.is_idle:
                 return Decline(self._lane.idle_waiter())
-            self._lane.idle_owner = True
+            self._lane.own_idleness()
             return Decline(None)
 
         while (waiter := await self._lane.command(plan, context)) is not None:
@@ -307,7 +310,7 @@ class AgentLane:
             if inspect.isawaitable(outcome):
                 await outcome
         finally:
-            self._lane.release_idle_owner()
+            self._lane.release_idleness()
 
     # Configuration
 

@@ -274,6 +274,8 @@ class AgentHarness(AgentLane):
         for lane in core.lanes.values():
             lane.stop(closed)
         for lane in core.lanes.values():
+            await lane.callback_ended()
+        for lane in core.lanes.values():
             await core.session.line(lane.name).settled()
         await core.events.drained()
         await core.session.close(context)

@@ -12,6 +12,7 @@ from harness.context import Context
 from harness.entries import Entry, place
 from harness.errors import (
     HarnessClosed,
+    HarnessError,
     HarnessFault,
     InvariantDefect,
     OperationCancelledByCaller,
@@ -95,6 +96,14 @@ class LiveView:
         self.running = {}
 
 
+class _OwnedByCallback(HarnessError):
+    """The command would write while an idle callback owns the lane; `ended` says when to repeat it."""
+
+    def __init__(self, ended: asyncio.Future[None]) -> None:
+        super().__init__("an idle callback owns the lane")
+        self.ended = ended
+
+
 class Lane:
     """One lane of an attached session. Every state change of it is a command on its line."""
 
@@ -108,7 +117,8 @@ class Lane:
         self.staged: dict[str, ToolResultMessage] = {}
         self.open_turn: str | None = None
         self.open_structural: str | None = None
-        self.idle_owner = False
+        # Ends with the idle callback that owns the lane, if one does.
+        self._callback: asyncio.Future[None] | None = None
         self._idle_waiters: list[asyncio.Future[None]] = []
 
     def submit(
@@ -132,6 +142,8 @@ class Lane:
                 raise self.core.fault(error, inner) from error
             if isinstance(decision, Decline):
                 return decision.value, None
+            if self._callback is not None:
+                raise _OwnedByCallback(self._callback)
             if drive is not None and self.drive is not drive:
                 raise OperationEnded("another owner drives this lane now")
             writes = decision.step.writes if isinstance(decision, Commit) else decision.writes
@@ -151,8 +163,17 @@ class Lane:
         return future
 
     async def command(self, plan: Plan[T], context: Context, *, drive: Drive | None = None) -> T:
-        """Run a command and wait for its commit and for the delivery of its events."""
-        value, delivery = await until_cancelled(self.submit(plan, context, drive=drive), context)
+        """Run a command and wait for its commit and for the delivery of its events.
+
+        While an idle callback owns the lane, whatever would write waits for its end (§5.1).
+        """
+        while True:
+            submitted = self.submit(plan, context, drive=drive)
+            try:
+                value, delivery = await until_cancelled(submitted, context)
+                break
+            except _OwnedByCallback as owned:
+                await until_cancelled(owned.ended, context)
         if delivery is not None:
             await asyncio.shield(delivery)
         return value
@@ -250,7 +271,7 @@ class Lane:
     @property
     def is_idle(self) -> bool:
         """No open operation and no idle callback."""
-        return self.projection.operation is None and not self.idle_owner
+        return self.projection.operation is None and self._callback is None
 
     def idle_waiter(self) -> asyncio.Future[None]:
         """A future that resolves at the next idleness."""
@@ -258,10 +279,21 @@ class Lane:
         self._idle_waiters.append(waiter)
         return waiter
 
-    def release_idle_owner(self) -> None:
+    def own_idleness(self) -> None:
+        """An idle callback begins; until it ends, nothing else writes to the lane."""
+        self._callback = asyncio.get_running_loop().create_future()
+
+    def release_idleness(self) -> None:
         """The idle callback ended."""
-        self.idle_owner = False
+        if self._callback is not None:
+            self._callback.set_result(None)
+        self._callback = None
         self._wake_idle()
+
+    async def callback_ended(self) -> None:
+        """Return when no idle callback owns the lane; one that runs cannot be stopped (§5.1)."""
+        while self._callback is not None:
+            await asyncio.shield(self._callback)
 
     def _wake_idle(self) -> None:
         if not self.is_idle:
