@@ -65,6 +65,22 @@ class Process:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
+    def die_at(self, point: int) -> None:
+        """Die at the next point but `point` - 1; 1 is the next one."""
+        self._crash_at = len(self.points) + point
+
+    def kill(self) -> None:
+        """Die now, whatever is under way."""
+        if self.alive:
+            self.alive = False
+            self.died_at = "killed"
+            self._died.set()
+
+    @property
+    def waits(self) -> bool:
+        """Whether somebody outside works for this process."""
+        return bool(self._foreign)
+
     async def point(self, kind: PointKind, label: str) -> None:
         """Come by a possible end of this life; never returns to a dead process."""
         if self.alive and kind in self._kinds:

@@ -70,6 +70,16 @@ class VirtualClock:
         self._now_us += round(seconds * 1_000_000)
         self._wake()
 
+    def advance_to_next(self) -> bool:
+        """Move time to the earliest sleeper and wake it; False when nobody sleeps."""
+        while self._sleepers and self._sleepers[0][2].done():
+            heapq.heappop(self._sleepers)
+        if not self._sleepers:
+            return False
+        self._now_us = max(self._now_us, self._sleepers[0][0])
+        self._wake()
+        return True
+
     def _wake(self) -> None:
         while self._sleepers and self._sleepers[0][0] <= self._now_us:
             woken = heapq.heappop(self._sleepers)[2]

@@ -1,0 +1,1 @@
+"""Random public calls with random deaths, on two backends side by side (§9.1, design §14)."""

@@ -1,0 +1,69 @@
+"""Random public calls with random deaths: both backends agree, and no invariant breaks, after every step.
+
+20,000 steps in all; `make bench ONLY=stateful` takes more. A failure is printed as a script of calls,
+shrunk; `python -m tests.stateful LEFT RIGHT < script` plays it again.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, seed, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from tests.postgres import Database
+from tests.stateful.machine import machine
+from tests.stateful.stages import Backend, stage
+
+STEPS = 2_000
+PAIRS: tuple[tuple[Backend, Backend, int], ...] = (
+    ("memory", "jsonl", 1),
+    ("memory", "jsonl", 2),
+    ("memory", "jsonl", 3),
+    ("memory", "sqlite", 4),
+    ("memory", "sqlite", 5),
+    ("memory", "sqlite", 6),
+    ("jsonl", "sqlite", 7),
+    ("jsonl", "sqlite", 8),
+    ("memory", "postgres", 9),
+    ("sqlite", "postgres", 10),
+)
+PLAY = settings(
+    max_examples=8,
+    stateful_step_count=80,
+    deadline=None,
+    database=None,
+    print_blob=False,
+    suppress_health_check=tuple(HealthCheck),  # pyright: ignore[reportArgumentType]  # an enum is iterable
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """A folder in memory where there is one: processes die here, machines do not."""
+    shared = Path("/dev/shm")
+    if not os.access(shared, os.W_OK):
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(dir=shared) as made:
+        yield Path(made)
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(("left", "right", "number"), PAIRS)
+def test_two_backends_live_through_the_same(
+    left: Backend, right: Backend, number: int, folder: Path, request: pytest.FixtureRequest
+) -> None:
+    def database() -> Database:
+        found: Database = request.getfixturevalue("database")
+        return found
+
+    with stage(left, right, folder, database) as played:
+        round_ = 0
+        while played.steps < STEPS:
+            run_state_machine_as_test(seed(number * 1_000 + round_)(machine(played)), settings=PLAY)
+            round_ += 1
