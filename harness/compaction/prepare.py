@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import msgspec
 
@@ -49,47 +50,52 @@ def restated_messages(entries: Sequence[Entry]) -> int:
     return 1 + sum(in_context(message) for message in entries[0].retained_tail)
 
 
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a model allows, in tokens. `overhead` is what its requests hold besides the messages.
+
+    `refused` is the size of a request that the provider did not take, by its own count where it
+    told one, else the window: estimates fall short by at least that much.
+    """
+
+    context_window: int
+    overhead: int = 0
+    refused: int | None = None
+
+
 def prepare_compaction(
     entries: Sequence[Entry],
     messages: Sequence[AgentMessage],
     settings: CompactionSettings,
-    context_window: int | None = None,
-    *,
-    refused: bool = False,
+    limits: Limits | None = None,
 ) -> CompactionPreparation | None:
     """The input of a compaction of this context, or None when nothing can be summarized.
 
     `entries` start at the newest compaction, `messages` are their projection. The newest
     `keep_recent_tokens` stay verbatim; the cut never separates a tool call from its result.
-    `context_window` (tokens) bounds the settings, and what stays: outputs of tools that alone
-    would fill it are shortened, and None is the answer where even then it cannot fit. `refused`
-    says that the provider would not take this context, whatever its estimated size.
+    `limits` bounds the settings, and what stays: outputs of tools that alone would fill the window
+    are shortened, and None is the answer where even then it cannot fit.
     """
-    if entries and isinstance(entries[-1], CompactionEntry):
-        return None
+    refused = limits is not None and limits.refused is not None
     previous = entries[0] if entries and isinstance(entries[0], CompactionEntry) else None
+    if previous is not None and len(entries) == 1 and not refused:
+        return None
     body = list(messages)
     if body and isinstance(body[0], CompactionSummaryMessage):
         body = body[1:]
-    if context_window is not None:
-        settings = fitted(settings, context_window)
     sizes = [estimate_tokens(message) for message in body]
-    keep = settings.keep_recent_tokens
-    if refused:
-        keep = min(keep, sum(sizes) // 2)
-    cut = _cut_index(body, sizes, keep)
-    if cut <= 0:
-        return None
+    if limits is not None:
+        settings = fitted(settings, limits.context_window)
+    keep, room = _measures(settings, sum(sizes), limits)
+    cut = _cut_index(body, sizes, keep, room)
     tail = tuple(body[cut:])
-    if context_window is not None:
-        room = (context_window - settings.reserve_tokens) * 3 // 4
-        if refused:
-            # It did exceed the window: the estimate falls short by at least this factor.
-            room = room * min(context_window, sum(sizes)) // context_window
+    if limits is not None and room is not None:
         tail = fit_tail(tail, room)
         # Twice: the estimate may err, and a summary for nothing would cost the conversation.
-        if sum(estimate_tokens(message) for message in tail) > 2 * context_window:
+        if sum(estimate_tokens(message) for message in tail) > 2 * limits.context_window:
             return None
+    if cut == 0 and (not refused or previous is None or tail == tuple(body)):
+        return None
     turn_start = _turn_start(body, cut)
     # A turn that began before the last compaction, or with it, is covered by updating its summary.
     split = turn_start is not None and turn_start < cut and (previous is None or turn_start > 0)
@@ -106,7 +112,25 @@ def prepare_compaction(
     )
 
 
-def _cut_index(messages: Sequence[AgentMessage], sizes: Sequence[int], keep_tokens: int) -> int:
+def _measures(
+    settings: CompactionSettings, estimated: int, limits: Limits | None
+) -> tuple[int, int | None]:
+    """How much to keep at least, and how much may stay at most, in estimated tokens."""
+    keep = settings.keep_recent_tokens
+    if limits is None:
+        return keep, None
+    room = limits.context_window - settings.reserve_tokens - limits.overhead
+    room = max(0, room) * 3 // 4
+    if limits.refused is None:
+        return keep, room
+    counted = max(limits.refused, limits.context_window)
+    known = min(estimated + limits.overhead, counted)
+    return min(keep * known // counted, estimated // 2), room * known // counted
+
+
+def _cut_index(
+    messages: Sequence[AgentMessage], sizes: Sequence[int], keep_tokens: int, room: int | None
+) -> int:
     """Index of the first message that stays; 0 when everything fits."""
     joined = _joined(messages)
     kept = 0
@@ -114,14 +138,29 @@ def _cut_index(messages: Sequence[AgentMessage], sizes: Sequence[int], keep_toke
         kept += sizes[index]
         if kept >= keep_tokens:
             # Prefer keeping less; where results would lose their call, keep the whole exchange.
-            for candidate in range(max(index, 1), len(messages)):
-                if not joined[candidate]:
-                    return candidate
-            for candidate in range(index - 1, 0, -1):
-                if not joined[candidate]:
-                    return candidate
-            return 0
+            later = [at for at in range(max(index, 1), len(messages)) if not joined[at]]
+            if later:
+                return _roomy(messages, sizes, later, room)
+            return next((at for at in range(index - 1, 0, -1) if not joined[at]), 0)
     return 0
+
+
+def _roomy(
+    messages: Sequence[AgentMessage], sizes: Sequence[int], cuts: Sequence[int], room: int | None
+) -> int:
+    """The first of the cuts after which the rest can be made to fit, or the last one."""
+    if room is not None:
+        needed = 0
+        fitting = cuts[-1]
+        remaining = list(cuts)
+        for index in range(len(messages) - 1, cuts[0] - 1, -1):
+            result = isinstance(messages[index], ToolResultMessage)
+            needed += min(sizes[index], MIN_RESULT_TOKENS) if result else sizes[index]
+            if needed > room:
+                return fitting
+            if remaining and remaining[-1] == index:
+                fitting = remaining.pop()
+    return cuts[0]
 
 
 def _joined(messages: Sequence[AgentMessage]) -> list[bool]:

@@ -9,7 +9,7 @@ import json
 import ssl
 from collections.abc import AsyncGenerator, Generator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, assert_never
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, assert_never, cast
 
 from harness.codec import JsonValue, encode, foreign_json
 from harness.models.protocol import Model, PayloadHook, ResponseHook, ResponseMetadata
@@ -184,7 +184,19 @@ def _wire_model(model: Model, endpoint: Endpoint, http: httpx2.AsyncClient) -> W
 def _openai_client(endpoint: Endpoint, http: httpx2.AsyncClient) -> Any:
     from openai import AsyncOpenAI
 
-    return AsyncOpenAI(
+    class TypedItems(AsyncOpenAI):
+        """Names the type of each message item, which OpenAI lets one leave out and others do not."""
+
+        # Any: the type of the options is private to the SDK, which offers this method as a hook.
+        async def _prepare_options(self, options: Any) -> Any:
+            body = _fields(options.json_data)
+            items = body.get("input")
+            if isinstance(items, list):
+                typed = [_typed(item) for item in cast("list[object]", items)]
+                options = options.model_copy(update={"json_data": {**body, "input": typed}})
+            return await super()._prepare_options(options)
+
+    return TypedItems(
         base_url=endpoint.base_url,
         # Servers of one's own ask for no key, but the SDK insists on one.
         api_key=endpoint.api_key or "none",
@@ -192,6 +204,15 @@ def _openai_client(endpoint: Endpoint, http: httpx2.AsyncClient) -> Any:
         http_client=http,
         max_retries=0,
     )
+
+
+def _typed(item: object) -> object:
+    fields = _fields(item)
+    return {"type": "message", **fields} if "role" in fields and "type" not in fields else item
+
+
+def _fields(body: object) -> dict[str, object]:
+    return cast("dict[str, object]", body) if isinstance(body, dict) else {}
 
 
 def _is_openai(endpoint: Endpoint) -> bool:

@@ -94,3 +94,17 @@ def is_retryable_message(text: str) -> bool:
     if _EXHAUSTED.search(text) is not None and _WAIT_NAMED.search(text) is None:
         return False
     return _RETRYABLE.search(text) is not None
+
+
+_NUMBER = re.compile(r"(?<![\w.-])\d{1,3}(?:,\d{3})+(?![\w,])|(?<![\w.,-])\d+(?![\w,]|\.\d)")
+# Beyond that a number in the text is an id, a time or a size in bytes.
+_MOST_WINDOWS = 100
+
+
+def refused_tokens(text: str, context_window: int) -> int | None:
+    """How many tokens the provider counted in a request that did not fit, where its text says so."""
+    numbers = (int(found.replace(",", "")) for found in _NUMBER.findall(text))
+    return max(
+        (number for number in numbers if context_window < number <= context_window * _MOST_WINDOWS),
+        default=None,
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypeAlias, assert_never
 
-from harness.compaction.prepare import prepare_branch_summary, prepare_compaction
+from harness.compaction.prepare import Limits, prepare_branch_summary, prepare_compaction
 from harness.compaction.tokens import fitted
 from harness.context import Context
 from harness.entries import Entry
@@ -217,8 +217,8 @@ async def _try_compaction(
     for entry in entries:
         messages += await project_entry(entry, lane.core.projectors, context)
     model = lane.core.models.resolve(lane.projection.config.model)
-    window = None if model is None else model.context_window
-    preparation = prepare_compaction(entries, messages, settings, window)
+    limits = None if model is None else Limits(model.context_window)
+    preparation = prepare_compaction(entries, messages, settings, limits)
 
     def plan(
         projection: LaneProjection, mutator: SessionMutator, inner: Context

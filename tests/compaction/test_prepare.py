@@ -11,6 +11,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from harness.compaction.prepare import (
+    Limits,
     fit_tail,
     prepare_branch_summary,
     prepare_compaction,
@@ -45,9 +46,9 @@ from tests.compaction.support import (
 
 
 def prepare(
-    messages: Sequence[AgentMessage], keep: int, window: int | None = None, **more: bool
+    messages: Sequence[AgentMessage], keep: int, limits: Limits | None = None
 ) -> CompactionPreparation | None:
-    return prepare_compaction(entries_of(messages), messages, keeping(keep), window, **more)
+    return prepare_compaction(entries_of(messages), messages, keeping(keep), limits)
 
 
 def parts_of(preparation: CompactionPreparation) -> tuple[AgentMessage, ...]:
@@ -150,16 +151,26 @@ def test_nothing_to_summarize() -> None:
 def test_a_refused_context_gives_up_half_whatever_its_size_is_thought_to_be() -> None:
     messages = [user(LONG), said(LONG), user(LONG), said(LONG)]
     assert prepare(messages, 1_000) is None
-    made = prepare(messages, 1_000, refused=True)
+    made = prepare(messages, 1_000, Limits(WIDE, refused=WIDE))
     assert made is not None
-    assert made.retained_tail == tuple(messages[2:])
+    assert made.retained_tail == tuple(messages[3:])
 
 
 def test_a_single_message_is_not_helped_by_a_compaction() -> None:
     huge = user(text_of(5_000))
-    assert prepare([huge], 100, 1_000, refused=True) is None
+    limits = Limits(1_000, refused=5_000)
+    assert prepare([huge], 100, limits) is None
     # It would stay, and the conversation before it would be lost for nothing.
-    assert prepare([user("a"), said("b"), huge], 100, 1_000, refused=True) is None
+    assert prepare([user("a"), said("b"), huge], 100, limits) is None
+    # Once something comes after it, it can go.
+    later = [user("next"), said(use("1")), result("1", text_of(30))]
+    for keep in (1, 30, 100):
+        made = prepare([user("a"), said("b"), huge, *later[:1]], keep, Limits(1_000))
+        assert made is not None
+        assert made.retained_tail == (later[0],)
+        made = prepare([user("a"), huge, *later], keep, limits)
+        assert made is not None
+        assert huge not in made.retained_tail
 
 
 def test_an_output_larger_than_the_window_is_shortened_where_it_stays() -> None:
@@ -170,7 +181,7 @@ def test_an_output_larger_than_the_window_is_shortened_where_it_stays() -> None:
         result("2", "small"),
         result("3", text_of(30), image),
     ]
-    made = prepare([user("task"), calls, *results], 100, 1_000)
+    made = prepare([user("task"), calls, *results], 100, Limits(1_000))
     assert made is not None
     kept = made.retained_tail
     assert kept[0] == calls
@@ -185,6 +196,39 @@ def test_an_output_larger_than_the_window_is_shortened_where_it_stays() -> None:
     assert text.endswith(" end")
     assert not any(isinstance(part, ImageContent) for part in last.content)
     assert "an image was here" in plain_text(last.content)
+
+
+def test_what_the_provider_counted_decides_how_much_can_stay() -> None:
+    batch = [said(use("1"), use("2")), result("1", text_of(700)), result("2", text_of(700))]
+    task = [user("task"), *batch]
+
+    def kept(limits: Limits) -> int:
+        made = prepare(task, 100, limits)
+        assert made is not None
+        assert made.retained_tail[0] == batch[0]
+        return sum(estimate_tokens(message) for message in made.retained_tail)
+
+    whole = sum(estimate_tokens(message) for message in batch)
+    assert kept(Limits(4_000)) == whole
+    assert kept(Limits(2_000, refused=2_000)) < 0.75 * 1_000
+    assert kept(Limits(2_000, refused=6_000)) < 0.3 * 1_000
+    assert kept(Limits(2_000, overhead=600)) < kept(Limits(2_000))
+
+
+def test_what_a_compaction_kept_is_shortened_when_it_is_refused_again() -> None:
+    tail = [said(use("1")), result("1", text_of(1_400))]
+    entries = compacted("what was", tail)
+    context = projected(entries)
+    assert prepare_compaction(entries, context, keeping(100), Limits(2_000)) is None
+    made = prepare_compaction(entries, context, keeping(100), Limits(2_000, refused=5_000))
+    assert made is not None
+    assert (made.messages_to_summarize, made.turn_prefix_messages) == ((), ())
+    assert made.previous_summary == "what was"
+    assert sum(estimate_tokens(message) for message in made.retained_tail) < 300
+    # Where nothing can be shortened, another compaction would change nothing.
+    entries = compacted("what was", [user("short")])
+    again = Limits(2_000, refused=5_000)
+    assert prepare_compaction(entries, projected(entries), keeping(100), again) is None
 
 
 def test_a_tail_that_fits_is_left_alone() -> None:
@@ -328,7 +372,9 @@ def test_a_preparation_loses_nothing_and_parts_no_result_from_its_call(
 ) -> None:
     entries = compacted("before", [user("kept")], messages) if again else entries_of(messages)
     context = projected(entries)
-    made = prepare_compaction(entries, context, keeping(keep), WIDE, refused=refused)
+    made = prepare_compaction(
+        entries, context, keeping(keep), Limits(WIDE, refused=WIDE if refused else None)
+    )
     if made is None:
         return
     body = context[1:] if again else context
@@ -353,8 +399,7 @@ def test_a_preparation_loses_nothing_and_parts_no_result_from_its_call(
 def test_a_preparation_always_shrinks_the_context_or_leaves_one_exchange(
     messages: list[AgentMessage], keep: int
 ) -> None:
-    window = 400
-    made = prepare(messages, keep, window)
+    made = prepare(messages, keep, Limits(400))
     if made is None:
         return
     size = sum(estimate_tokens(message) for message in made.retained_tail)
@@ -368,11 +413,11 @@ def test_compactions_one_after_the_other_come_to_an_end(messages: list[AgentMess
     entries = entries_of(messages)
     for _ in range(3):
         context = projected(entries)
-        made = prepare_compaction(entries, context, keeping(10), WIDE)
+        made = prepare_compaction(entries, context, keeping(10), Limits(WIDE))
         if made is None:
             return
         entries = compacted("summary", made.retained_tail)
-        assert prepare_compaction(entries, projected(entries), keeping(0), WIDE) is None
+        assert prepare_compaction(entries, projected(entries), keeping(0), Limits(WIDE)) is None
         assert isinstance(projected(entries)[0], CompactionSummaryMessage)
         entries += entries_of([user("more"), said("and more")])
 

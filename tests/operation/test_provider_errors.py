@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from harness.operation.provider_errors import is_overflow_message, is_retryable_message
+from harness.operation.provider_errors import (
+    is_overflow_message,
+    is_retryable_message,
+    refused_tokens,
+)
 
 OVERFLOW = {
     "openai-chat": (
@@ -224,3 +228,26 @@ def test_a_message_of_a_megabyte_is_read_in_linear_time() -> None:
     text = "exceeds input token count would exceed exceeded " * 22_000
     assert not is_overflow_message(text)
     assert not is_retryable_message(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "window", "tokens"),
+    [
+        ("request (5776 tokens) exceeds the available context size (2048 tokens)", 2_048, 5_776),
+        ("prompt is too long: 213462 tokens > 200000 maximum", 200_000, 213_462),
+        (
+            "This model's maximum context length is 2,048 tokens. You requested 4,000 tokens",
+            2_048,
+            4_000,
+        ),
+        (
+            "input token count (3120) exceeds the maximum number of tokens allowed (2048).",
+            2_048,
+            3_120,
+        ),
+        ("prompt is too long", 2_048, None),
+        ("too long (request 1796044713736, model-9000)", 2_048, None),
+    ],
+)
+def test_the_size_that_a_refusal_names(text: str, window: int, tokens: int | None) -> None:
+    assert refused_tokens(text, window) == tokens

@@ -164,7 +164,7 @@ async def _overflow_task(
         return None
     if not is_overflow(message, pending.intended_output_limit):
         return None
-    preparation = await prepare_overflow(p, pending.context_window)
+    preparation = await prepare_overflow(p, pending.context_window, message)
     return None if preparation is None else (p.new_id(), preparation)
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from harness.codec import encode_str
-from harness.compaction.prepare import prepare_compaction, restated_messages
+from harness.compaction.prepare import Limits, prepare_compaction, restated_messages
 from harness.compaction.tokens import context_tokens, exceeds_threshold, fitted, text_tokens
+from harness.messages import AssistantMessage
+from harness.operation.provider_errors import refused_tokens
 from harness.operation.state import (
     CheckpointPhase,
     CompactionPreparation,
@@ -16,21 +18,23 @@ from harness.runtime.procedures.requests import active_definitions, context_mess
 from harness.runtime.procedures.structural import announce
 
 
-async def prepare_now(
-    p: DrivePass, context_window: int | None, *, refused: bool = False
-) -> CompactionPreparation | None:
+async def prepare_now(p: DrivePass, limits: Limits) -> CompactionPreparation | None:
     """A preparation of the lane's current context under the run's captured settings."""
     settings = p.run().settings.compaction
     entries = await p.lane.context_entries(p.context)
-    messages = await context_messages(p)
-    return prepare_compaction(entries, messages, settings, context_window, refused=refused)
+    return prepare_compaction(entries, await context_messages(p), settings, limits)
 
 
-async def prepare_overflow(p: DrivePass, context_window: int) -> CompactionPreparation | None:
+async def prepare_overflow(
+    p: DrivePass, context_window: int, message: AssistantMessage
+) -> CompactionPreparation | None:
     """The preparation for a request that did not fit; compaction may be switched off."""
     if not p.run().settings.compaction.enabled:
         return None
-    return await prepare_now(p, context_window, refused=True)
+    asked = message.usage.input + message.usage.cache_read + message.usage.cache_write
+    counted = refused_tokens(message.error_message or "", context_window) or asked
+    refused = max(counted, context_window)
+    return await prepare_now(p, Limits(context_window, prompt_tokens(p), refused))
 
 
 def prompt_tokens(p: DrivePass) -> int:
@@ -67,7 +71,7 @@ async def consider_threshold(p: DrivePass) -> bool:
     reserve = fitted(state.settings.compaction, window).reserve_tokens
     if not exceeds_threshold(tokens, window, reserve):
         return False
-    preparation = await prepare_now(p, window)
+    preparation = await prepare_now(p, Limits(window, prompt_tokens(p)))
     if preparation is None:
         await p.step(checkpoints.mark_threshold_checked)
         return True
