@@ -5,24 +5,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, Iterable
-from contextlib import asynccontextmanager
-from typing import Any, LiteralString, cast
+from collections.abc import Iterable
+from typing import Any, LiteralString
 
 import psycopg
 from procrastinate import App, JobContext, PsycopgConnector
+from procrastinate import sql as queue_sql
 from procrastinate.connector import Notify
-from procrastinate.exceptions import ConnectorException, NoResult
-from procrastinate.psycopg_connector import wrap_exceptions
+from procrastinate.exceptions import ConnectorException
 from psycopg import sql
-from psycopg.rows import DictRow, dict_row
-from psycopg.types.json import Jsonb
 
 from storage_pg.connect import connect
 from storage_pg.open_operations import sweep
 from storage_pg.partitions import ensure_ahead
 from storage_pg.queries import QUERIES
-from storage_pg.storage import Pool
 from workers.deaths import WORKER_BEAT_SECONDS
 from workers.dispatcher import DRIVE_TASK, QUEUE
 from workers.host import SessionHost
@@ -37,12 +33,19 @@ _RESTART_LONGEST = 5.0
 _PROBE_SECONDS = 5.0
 
 
+# procrastinate's statements that run for every job, and ours in their place.
+_RELAXED: dict[str, LiteralString] = {
+    queue_sql.queries["fetch_job"]: QUERIES["queue_fetch_job"],
+    queue_sql.queries["finish_job"]: QUERIES["queue_finish_job"],
+}
+
+
 class QueueConnector(PsycopgConnector):
     """Everything over the host's pool, which may lead through a pooler; LISTEN over a direct
     connection of its own.
 
-    Nothing of the queue waits for the disk: a job that a crash of the database takes back is made
-    again, because the operation it was for is in `open_operations`.
+    Taking and finishing jobs does not wait for the disk: a job that a crash of the database takes
+    back is made again, because the operation it was for is in `open_operations`.
     """
 
     def __init__(self, direct_dsn: str) -> None:
@@ -51,43 +54,13 @@ class QueueConnector(PsycopgConnector):
 
     async def execute_query_async(self, query: LiteralString, **arguments: Any) -> None:
         """Run a statement."""
-        async with self._relaxed(query, arguments):
-            pass
+        await super().execute_query_async(_RELAXED.get(query, query), **arguments)
 
     async def execute_query_one_async(
         self, query: LiteralString, **arguments: Any
     ) -> dict[str, Any]:
         """The first row; raises `NoResult` when there is none."""
-        async with self._relaxed(query, arguments) as cursor:
-            row = await cursor.fetchone()
-        if row is None:
-            raise NoResult
-        return row
-
-    async def execute_query_all_async(
-        self, query: LiteralString, **arguments: Any
-    ) -> list[dict[str, Any]]:
-        """All rows."""
-        async with self._relaxed(query, arguments) as cursor:
-            return await cursor.fetchall()
-
-    @asynccontextmanager
-    async def _relaxed(
-        self, query: LiteralString, arguments: dict[str, Any]
-    ) -> AsyncGenerator[psycopg.AsyncCursor[DictRow]]:
-        # procrastinate's own type of pool is less precise; this is the host's.
-        pool: Pool = self.pool
-        wrapped = {name: _wrap(value) for name, value in arguments.items()}
-        async with (
-            wrap_exceptions(),
-            pool.connection() as connection,
-            connection.pipeline(),
-            connection.transaction(),
-            connection.cursor(row_factory=dict_row) as cursor,
-        ):
-            await connection.execute(QUERIES["no_wait_for_disk"])
-            await cursor.execute(query, wrapped)
-            yield cursor
+        return await super().execute_query_one_async(_RELAXED.get(query, query), **arguments)
 
     async def listen_notify(self, on_notification: Notify, channels: Iterable[str]) -> None:
         """Hear of new jobs until cancelled; reconnects when the connection ends."""
@@ -105,17 +78,6 @@ class QueueConnector(PsycopgConnector):
             except (psycopg.Error, OSError) as error:
                 logger.warning("lost the connection that hears of jobs: %s", error)
                 await asyncio.sleep(_RESTART_FIRST)
-
-
-def _wrap(value: Any) -> Any:
-    # Arguments of statements, as procrastinate has them: documents, and lists of documents or ids.
-    if isinstance(value, dict):
-        return Jsonb(value)
-    if isinstance(value, list):
-        return [_wrap(item) for item in cast("list[Any]", value)]
-    if isinstance(value, tuple):
-        return tuple(_wrap(item) for item in cast("tuple[Any, ...]", value))
-    return value
 
 
 class SweepCount:

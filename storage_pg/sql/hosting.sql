@@ -54,6 +54,13 @@ WHERE j.status = 'doing' AND j.queue_name = %(queue)s
   )
 RETURNING j.id, j.task_name
 
--- name: no_wait_for_disk
--- The rest of the transaction may be lost by a crash of the database.
-SET LOCAL synchronous_commit = off
+-- name: queue_fetch_job
+-- The queue's own statement, in a transaction that does not wait for the disk.
+WITH relaxed AS MATERIALIZED (SELECT set_config('synchronous_commit', 'off', true))
+SELECT j.id, j.status, j.task_name, j.priority, j.lock, j.queueing_lock, j.args, j.scheduled_at,
+       j.queue_name, j.attempts, j.worker_id
+FROM relaxed, public.procrastinate_fetch_job_v2(%(queues)s::varchar[], %(worker_id)s) AS j
+
+-- name: queue_finish_job
+WITH relaxed AS MATERIALIZED (SELECT set_config('synchronous_commit', 'off', true))
+SELECT public.procrastinate_finish_job_v1(%(job_id)s, %(status)s, %(delete_job)s) FROM relaxed
