@@ -59,6 +59,7 @@ class GatedStorage(StorageDecorator):
     def __init__(self, inner: Storage) -> None:
         super().__init__(inner)
         self._parked: list[ParkedCommit] = []
+        self._made: list[ParkedCommit] = []
 
     def park(self, wanted: str | Wanted, *, durable: bool = False) -> ParkedCommit:
         """Park the next commit with a write described so (a part of it suffices).
@@ -73,7 +74,14 @@ class GatedStorage(StorageDecorator):
             found = wanted
         parked = ParkedCommit(found, durable=durable)
         self._parked.append(parked)
+        self._made.append(parked)
         return parked
+
+    def release_all(self) -> None:
+        """Let everything go on that stands or would stand, so that a failed test can end."""
+        self._parked.clear()
+        for parked in self._made:
+            parked.release()
 
     def _claimed(self, described: tuple[str, ...], *, durable: bool) -> ParkedCommit | None:
         for parked in self._parked:

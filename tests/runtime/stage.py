@@ -201,7 +201,8 @@ class Stage:
         return await restore_lane(session, MAIN_LANE, BACKGROUND)
 
     async def close(self) -> None:
-        """Close whatever is open."""
+        """Close whatever is open, also where a failed test left commits parked."""
+        self.gated.release_all()
         if self._harness is not None and self._harness.faulted is None:
             await self._harness.close(BACKGROUND)
 

@@ -8,7 +8,7 @@ import pytest
 
 from harness.context import BACKGROUND, Context
 from harness.entries import BranchSummaryPayload, CompactionPayload
-from harness.messages import AgentToolResult, text_result
+from harness.messages import AgentToolResult, UserMessage, text_result
 from harness.models.script import (
     Gate,
     ScriptedRequest,
@@ -240,6 +240,11 @@ def states(stage: Stage) -> Sequence[str]:
 
 async def test_a_second_overflow_fails_instead_of_compacting_again(stage: Stage) -> None:
     await talked(stage, Talk({3: TOO_LONG, 4: TOO_LONG}))
+    # A tail so long that there would be something to compact once more.
+    tail = tuple(UserMessage(content="kept " * 20, timestamp=1) for _ in range(5))
+    supplied = CompactionPayload(summary="s", retained_tail=tail, tokens_before=1, from_hook=True)
+    decision = CompactionDecision(compaction=supplied)
+    stage.harness.hooks.on("before_compaction", lambda event, context: decision)
     outcome = await stage.prompt("c")
     assert outcome.kind == "failed"
     first, second = states(stage)
