@@ -76,6 +76,7 @@ class FleetOfProcesses:
         self.journal = folder / "journal"
         self.journal.touch()
         self.processes: list[FleetProcess] = []
+        self._spawned: list[asyncio.subprocess.Process] = []
         self._count = 0
         self._environment = {
             **{k: v for k, v in os.environ.items() if not k.startswith("LANEWAY_")},
@@ -118,6 +119,7 @@ class FleetOfProcesses:
             )
         finally:
             log.close()
+        self._spawned.append(process)
         assert process.stdout is not None
         line = await asyncio.wait_for(process.stdout.readline(), START_SECONDS)
         if not line:
@@ -141,10 +143,12 @@ class FleetOfProcesses:
 
     async def stop(self) -> None:
         """End everything that was started here."""
-        for process in self.processes:
-            if process.alive:
-                process.signal(signal.SIGCONT)
-                await process.kill()
+        # Also those that never said that they were ready.
+        for process in self._spawned:
+            if process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
+                await process.wait()
 
     # What the database and the tools say
 
