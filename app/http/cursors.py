@@ -5,11 +5,16 @@ from __future__ import annotations
 import base64
 import binascii
 import uuid
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import msgspec
 
 from app.http.problems import Problem
+from harness.storage.protocol import SeqOrder
 from storage_pg.catalog import Cursor
+
+T = TypeVar("T")
 
 _LARGEST = 2**63 - 1
 
@@ -47,6 +52,23 @@ def parse_seq_cursor(text: str | None) -> int | None:
             return seq
         case _:
             raise _refused()
+
+
+def seq_bounds(cursor: str | None, order: SeqOrder) -> tuple[int | None, int | None]:
+    """The inclusive bounds of the page after a cursor; raises `Problem` for one that is not ours."""
+    after = parse_seq_cursor(cursor)
+    if after is None:
+        return None, None
+    return (after + 1, None) if order == "asc" else (None, after - 1)
+
+
+def page(
+    found: Sequence[T], limit: int, cursor_after: Callable[[T], str]
+) -> tuple[tuple[T, ...], str | None]:
+    """A page of what was found, which is one row more than fits if there is more: the page and the
+    cursor of the next one."""
+    rows = tuple(found[:limit])
+    return rows, cursor_after(rows[-1]) if len(found) > limit else None
 
 
 def _pack(parts: list[int | str]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query
 from fastapi.responses import Response
@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from app.http.auth import Caller, Reader, Writer
 from app.http.bodies import read, read_raw
 from app.http.calls import Ctx, Svc, answer, no_content, reading, require_lane, run
-from app.http.cursors import parse_seq_cursor, seq_cursor
+from app.http.cursors import page, parse_seq_cursor, seq_bounds, seq_cursor
 from app.http.idempotency import Key, fingerprint, once
 from app.http.openapi import route
 from app.http.parameters import (
@@ -33,7 +33,7 @@ from harness.errors import UnknownTarget
 from harness.operation import values
 from harness.operation.results import QueuedEntry
 from harness.result import Err
-from harness.storage.protocol import BranchOrder, BranchScan, EntryScan
+from harness.storage.protocol import BranchOrder, BranchScan, EntryScan, SeqOrder
 from workers.commands import AppendCustom, AppendMessage, SetLabel
 
 router = APIRouter(prefix="/v1/sessions/{session_id}", tags=["entries"])
@@ -60,20 +60,19 @@ async def list_entries(
     context: Ctx,
     type: EntryType | None = None,
     custom_type: CustomType = None,
-    order: Literal["asc", "desc"] = "asc",
+    order: SeqOrder = "asc",
     cursor: CursorText = None,
     limit: Limit = 50,
 ) -> Response:
     """Entries of all branches in the order in which they were committed."""
     reader = await reading(services, caller, session_id)
-    after = parse_seq_cursor(cursor)
-    descending = order == "desc"
+    from_seq, to_seq = seq_bounds(cursor, order)
     found = await reader.scan_entries(
         EntryScan(
             type=type,
             custom_type=custom_type,
-            from_seq=None if after is None or descending else after + 1,
-            to_seq=None if after is None or not descending else after - 1,
+            from_seq=from_seq,
+            to_seq=to_seq,
             order=order,
             limit=limit + 1,
         ),
@@ -242,6 +241,5 @@ async def _set_label(
 
 
 def _page(found: list[Entry], limit: int) -> EntryPage:
-    page = found[:limit]
-    more = len(found) > limit
-    return EntryPage(data=tuple(page), next_cursor=seq_cursor(page[-1].seq) if more else None)
+    rows, following = page(found, limit, lambda entry: seq_cursor(entry.seq))
+    return EntryPage(data=rows, next_cursor=following)

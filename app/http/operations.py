@@ -11,7 +11,7 @@ from fastapi.responses import Response
 from app.http.auth import Reader, Writer
 from app.http.bodies import read_raw
 from app.http.calls import Ctx, Svc, answer, run
-from app.http.cursors import instant_cursor, parse_instant_cursor
+from app.http.cursors import instant_cursor, page, parse_instant_cursor
 from app.http.idempotency import REPLAYED, Key, fingerprint, id_for_key
 from app.http.openapi import route
 from app.http.parameters import (
@@ -151,14 +151,8 @@ async def list_operations(
         cursor=parse_instant_cursor(cursor),
         limit=limit + 1,
     )
-    page = found[:limit]
-    more = len(found) > limit
-    return answer(
-        OperationPage(
-            data=tuple(receipt_view(item) for item in page),
-            next_cursor=instant_cursor(page[-1].accepted_at, page[-1].id) if more else None,
-        )
-    )
+    rows, following = page(found, limit, lambda item: instant_cursor(item.accepted_at, item.id))
+    return answer(OperationPage(data=tuple(map(receipt_view, rows)), next_cursor=following))
 
 
 @router.get("/operations/{operation_id}", **route("getOperation", {200: _RECEIPT}))

@@ -12,7 +12,7 @@ from pydantic.alias_generators import to_camel
 from app.http.auth import Caller, Reader, Writer
 from app.http.bodies import parse, read, read_raw
 from app.http.calls import Ctx, Svc, answer, listed, no_content, run
-from app.http.cursors import instant_cursor, parse_instant_cursor
+from app.http.cursors import instant_cursor, page, parse_instant_cursor
 from app.http.idempotency import REPLAYED, Key, fingerprint, refused
 from app.http.openapi import route
 from app.http.parameters import AgentName, CursorText, Limit, SessionId, canonical_uuid, is_text
@@ -20,6 +20,7 @@ from app.http.problems import Problem, invalid
 from app.http.services import Services
 from app.http.wire import SessionPage, SessionView
 from harness.codec import decode, encode_str
+from harness.errors import SessionInUse
 from harness.storage.metadata import SessionMetadata
 from harness.usage import ZERO_USAGE, Usage
 from storage_pg.catalog import SessionListing
@@ -30,6 +31,8 @@ from workers.commands import SetName
 router = APIRouter(prefix="/v1", tags=["sessions"])
 
 MAX_METADATA_BYTES = 16_384
+_LINGER_SECONDS = 2.0
+_LINGER_PAUSE = 0.05
 _METADATA = "JSON of the application; sessions are listed by what it contains."
 
 
@@ -179,14 +182,8 @@ async def list_sessions(
         cursor=parse_instant_cursor(cursor),
         limit=limit + 1,
     )
-    page = found[:limit]
-    more = len(found) > limit
-    return answer(
-        SessionPage(
-            data=tuple(view_of(item) for item in page),
-            next_cursor=instant_cursor(page[-1].created_at, page[-1].id) if more else None,
-        )
-    )
+    rows, following = page(found, limit, lambda item: instant_cursor(item.created_at, item.id))
+    return answer(SessionPage(data=tuple(map(view_of, rows)), next_cursor=following))
 
 
 def _metadata_filter(text: str) -> dict[str, Any]:
@@ -235,8 +232,17 @@ async def delete_session(session_id: SessionId, caller: Writer, services: Svc) -
 
     Refused while a host works on it: abort what is open first.
     """
-    await services.sessions.delete(caller.tenant_id, session_id)
-    return no_content()
+    clock = services.environment.clock
+    deadline = clock.monotonic() + _LINGER_SECONDS
+    while True:
+        try:
+            await services.sessions.delete(caller.tenant_id, session_id)
+            return no_content()
+        except SessionInUse:
+            # Who has just worked on it keeps it for a moment.
+            if clock.monotonic() >= deadline:
+                raise
+        await clock.sleep(_LINGER_PAUSE)
 
 
 def view_of(session: SessionListing) -> SessionView:

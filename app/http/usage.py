@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from fastapi import APIRouter, Depends
 from fastapi.responses import Response
@@ -10,7 +10,7 @@ from fastapi.responses import Response
 from app.http.auth import Reader, UsageReader, Writer
 from app.http.bodies import read_raw
 from app.http.calls import Ctx, Svc, answer, reading, run
-from app.http.cursors import parse_seq_cursor, seq_cursor
+from app.http.cursors import page, seq_bounds, seq_cursor
 from app.http.idempotency import Key, fingerprint, once
 from app.http.openapi import route
 from app.http.parameters import CursorText, Limit, SessionId, canonical_uuid
@@ -18,7 +18,7 @@ from app.http.problems import invalid, rejection
 from app.http.wire import UsageInput, UsagePage
 from harness.errors import UnknownTarget
 from harness.session.session import MAIN_LANE
-from harness.storage.protocol import UsageScan
+from harness.storage.protocol import SeqOrder, UsageScan
 from harness.usage import SessionStats
 from workers.commands import RecordedUsage, RecordUsage
 
@@ -43,28 +43,19 @@ async def list_usage(
     caller: UsageReader,
     services: Svc,
     context: Ctx,
-    order: Literal["asc", "desc"] = "asc",
+    order: SeqOrder = "asc",
     cursor: CursorText = None,
     limit: Limit = 50,
 ) -> Response:
     """Rows of the ledger: one for each attempt at a provider, and corrections."""
     reader = await reading(services, caller, session_id)
-    after = parse_seq_cursor(cursor)
-    descending = order == "desc"
+    from_seq, to_seq = seq_bounds(cursor, order)
     found = await reader.scan_usage(
-        UsageScan(
-            from_seq=None if after is None or descending else after + 1,
-            to_seq=None if after is None or not descending else after - 1,
-            order=order,
-            limit=limit + 1,
-        ),
+        UsageScan(from_seq=from_seq, to_seq=to_seq, order=order, limit=limit + 1),
         context,
     )
-    page = found[:limit]
-    more = len(found) > limit
-    return answer(
-        UsagePage(data=tuple(page), next_cursor=seq_cursor(page[-1].seq) if more else None)
-    )
+    rows, following = page(found, limit, lambda row: seq_cursor(row.seq))
+    return answer(UsagePage(data=rows, next_cursor=following))
 
 
 @router.post(

@@ -23,7 +23,7 @@ from app.client import StreamEvent, read_events
 from tests.app.kit import SECRET
 from tests.postgres import Database
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(400)
 
 
 @asynccontextmanager

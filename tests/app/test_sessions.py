@@ -7,7 +7,9 @@ import asyncio
 import pytest
 
 from harness.environment import Environment
-from tests.app.kit import Tenant
+from tests.app import tools
+from tests.app.kit import Tenant, until
+from tests.app.test_operations import hold, new_id
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -85,18 +87,24 @@ async def test_a_session_is_renamed_and_its_metadata_replaced(tenant: Tenant):
 async def test_a_deleted_session_is_gone_and_its_receipts_stay(tenant: Tenant):
     session = await tenant.session()
     receipt = await tenant.run(session, "echo: to be forgotten")
-    while True:
-        answer = await tenant.client.delete(f"/v1/sessions/{session}")
-        if answer.status_code == 204:
-            break
-        # The worker that drove the run is about to let the session go.
-        assert answer.json()["code"] == "SessionInUse"
-        await asyncio.sleep(0.05)
+    answer = await tenant.client.delete(f"/v1/sessions/{session}")
+    assert answer.status_code == 204, answer.text
     assert (await tenant.client.get(f"/v1/sessions/{session}")).status_code == 404
     assert (await tenant.client.delete(f"/v1/sessions/{session}")).status_code == 404
     kept = await tenant.done(receipt["id"])
     assert kept["outcome"] == "completed"
     assert "finalMessage" not in kept
+
+
+async def test_a_session_with_an_open_run_is_not_deleted(tenant: Tenant):
+    session = await tenant.session()
+    gate = new_id()
+    operation = await tenant.submit(session, hold(gate))
+    await until(lambda: tools.started[gate] == 1)
+    answer = await tenant.client.delete(f"/v1/sessions/{session}")
+    assert (answer.status_code, answer.json()["code"]) == (409, "SessionInUse")
+    tools.open_gate(gate)
+    assert (await tenant.done(operation))["outcome"] == "completed"
 
 
 async def test_one_idempotency_key_makes_one_session(tenant: Tenant):
