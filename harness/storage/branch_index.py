@@ -19,7 +19,7 @@ from harness.storage.queries import load_queries
 
 _SQL = load_queries("harness.storage.sqlite_sql", "branches.sql")
 SCAN_SQL = {name: text for name, text in _SQL.items() if name.startswith(("scan_", "structure_"))}
-CHAIN_SQL = _SQL["chain"]
+CHAIN_SQL = (_SQL["segment_of_entry"], _SQL["base_segment"])
 
 MAX_COPIED_ROWS = 1_000
 """A divergence copies at most this many rows, also where no compaction bounds it."""
@@ -79,36 +79,44 @@ class BranchIndex:
                 return branch, cut
         return None, None
 
-    def chain(self, start: str) -> list[Segment]:
-        """The segments that make up the path from `start` to the root, newest first."""
-        rows = self._connection.execute(CHAIN_SQL, (start,)).fetchall()
-        if not rows:
+    def chain(self, start: str) -> Iterator[Segment]:
+        """The segments that make up the path from `start` to the root, newest first.
+
+        Each is looked up when it is asked for: whoever finds what it wants in the newest one never
+        pays for the length of the history.
+        """
+        run = self._connection.execute
+        head = run(CHAIN_SQL[0], (start,)).fetchone()
+        if head is None:
             raise StorageCorrupt(f"the branch index knows no entry {start}")
-        return [Segment(*row) for row in rows]
+        branch_id, low, high, base = head
+        yield Segment(branch_id, low, high)
+        while base is not None:
+            found = run(CHAIN_SQL[1], (base,)).fetchone()
+            if found is None:
+                raise StorageCorrupt(f"the branch index has lost branch {base}")
+            high = low
+            branch_id, low, base = found
+            yield Segment(branch_id, low, high)
 
     def scan(self, query: BranchScan, *, structure: bool) -> Iterator[Row]:
         """The rows of a branch scan, in its order (§2.5)."""
         newest_first = query.order == "newestFirst"
-        segments = self.chain(query.start)
-        if not newest_first:
-            segments.reverse()
-        floor, ceiling = self._bounds(query, segments)
         statement = SCAN_SQL[
             ("structure_" if structure else "scan_")
             + ("newest" if newest_first else "oldest")
             + ("" if query.type is None else "_typed")
         ]
         left = query.limit
-        for segment in segments:
-            low, high = max(segment.low, floor), min(segment.high, ceiling)
-            if low >= high:
+        for segment in self._newest_first(query) if newest_first else self._oldest_first(query):
+            if segment.low >= segment.high:
                 continue
             rows = self._connection.execute(
                 statement,
                 {
                     "branch": segment.branch_id,
-                    "low": low,
-                    "high": high,
+                    "low": segment.low,
+                    "high": segment.high,
                     "type": query.type,
                     "custom_type": query.custom_type,
                     "limit": -1 if left is None else left,
@@ -121,45 +129,37 @@ class BranchIndex:
             if left == 0:
                 return
 
-    def _bounds(self, query: BranchScan, segments: list[Segment]) -> tuple[int, int]:
-        """The range above the first number and up to the second that stops and cursor leave over."""
-        floor, ceiling = 0, segments[0].high if query.order == "newestFirst" else segments[-1].high
-        stops = [
-            seq for seq in (self._stop_type(query, segments), self._stop_id(query, segments)) if seq
-        ]
-        if query.order == "newestFirst":
-            floor = max([floor, *(seq - 1 for seq in stops)])
-            if query.cursor is not None:
-                ceiling = min(ceiling, query.cursor - 1)
-        else:
-            ceiling = min([ceiling, *stops])
-            if query.cursor is not None:
-                floor = max(floor, query.cursor)
-        return floor, ceiling
+    def _newest_first(self, query: BranchScan) -> Iterator[Segment]:
+        """What stop and cursor leave of each segment, ending with the one that holds the stop."""
+        for segment in self.chain(query.start):
+            stop = max(self._stops(query, segment, "newest_of_type"), default=None)
+            low = segment.low if stop is None else stop - 1
+            high = segment.high if query.cursor is None else min(segment.high, query.cursor - 1)
+            yield Segment(segment.branch_id, low, high)
+            if stop is not None:
+                return
 
-    def _stop_type(self, query: BranchScan, segments: list[Segment]) -> int | None:
-        if query.stop_at_type is None:
-            return None
-        name = "newest_of_type" if query.order == "newestFirst" else "oldest_of_type"
-        for segment in segments:
-            found = self._connection.execute(
-                _SQL[name], (segment.branch_id, query.stop_at_type, segment.low, segment.high)
-            ).fetchone()
-            if found is not None:
-                return found[0]
-        return None
+    def _oldest_first(self, query: BranchScan) -> Iterator[Segment]:
+        """The same from the root on: the whole chain is needed to find it."""
+        for segment in reversed(list(self.chain(query.start))):
+            stop = min(self._stops(query, segment, "oldest_of_type"), default=None)
+            low = segment.low if query.cursor is None else max(segment.low, query.cursor)
+            yield Segment(segment.branch_id, low, segment.high if stop is None else stop)
+            if stop is not None:
+                return
 
-    def _stop_id(self, query: BranchScan, segments: list[Segment]) -> int | None:
-        if query.stop_at_id is None:
-            return None
-        for segment in segments:
-            found = self._connection.execute(
-                _SQL["seq_in_segment"],
-                (segment.branch_id, query.stop_at_id, segment.low, segment.high),
+    def _stops(self, query: BranchScan, segment: Segment, of_type: str) -> list[int]:
+        """Where a segment ends the scan: by type, by id, by neither."""
+        found: list[int] = []
+        for name, wanted in ((of_type, query.stop_at_type), ("seq_in_segment", query.stop_at_id)):
+            if wanted is None:
+                continue
+            row = self._connection.execute(
+                _SQL[name], (segment.branch_id, wanted, segment.low, segment.high)
             ).fetchone()
-            if found is not None:
-                return found[0]
-        return None
+            if row is not None:
+                found.append(row[0])
+        return found
 
     def repair(self) -> int:
         """Rebuild the whole index from the entries, inside the caller's transaction.

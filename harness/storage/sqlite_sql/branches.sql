@@ -14,20 +14,17 @@ UPDATE branch_meta SET tip_entry_id = ?, tip_seq = ? WHERE branch_id = ?;
 INSERT INTO branch_meta (branch_id, tip_entry_id, tip_seq, base_branch_id, base_seq)
 VALUES (?, ?, ?, ?, ?);
 
--- name: chain
--- The segments from the one that physically holds an entry down to the root, newest first, each
--- with the range of sequence numbers it contributes. Holding the row itself is what makes a
--- segment cover the entry: below a base the rows of the base branch count only up to the base.
-WITH RECURSIVE chain (position, branch_id, low, high, base_branch_id) AS (
-    SELECT 0, m.branch_id, coalesce(m.base_seq, 0), holder.entry_seq, m.base_branch_id
-    FROM (SELECT branch_id, entry_seq FROM branch_entries WHERE entry_id = ? LIMIT 1) AS holder
-    CROSS JOIN branch_meta AS m ON m.branch_id = holder.branch_id
-    UNION ALL
-    SELECT chain.position + 1, m.branch_id, coalesce(m.base_seq, 0), chain.low, m.base_branch_id
-    FROM chain
-    CROSS JOIN branch_meta AS m ON m.branch_id = chain.base_branch_id
-)
-SELECT branch_id, low, high FROM chain ORDER BY position;
+-- name: segment_of_entry
+-- A segment that physically holds an entry, with the range of sequence numbers it contributes to the
+-- path from there. Holding the row itself is what makes a segment cover the entry: below a base the
+-- rows of the base branch count only up to the base.
+SELECT m.branch_id, coalesce(m.base_seq, 0), holder.entry_seq, m.base_branch_id
+FROM (SELECT branch_id, entry_seq FROM branch_entries WHERE entry_id = ? LIMIT 1) AS holder
+CROSS JOIN branch_meta AS m ON m.branch_id = holder.branch_id;
+
+-- name: base_segment
+-- The segment in which a path goes on below another one.
+SELECT branch_id, coalesce(base_seq, 0), base_branch_id FROM branch_meta WHERE branch_id = ?;
 
 -- name: newest_of_type
 SELECT entry_seq FROM branch_entries
