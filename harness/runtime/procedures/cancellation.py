@@ -120,11 +120,14 @@ async def _reconcile_tools(p: DrivePass, batch: ToolBatch) -> None:
                 )
             case CallPending(source_index=index):
                 await interrupt(p, call, source_call(message, index))
-            case CallOutcomeReady() | CallCompleted():
+            case CallOutcomeReady():
+                pass
+            case CallCompleted():
                 continue
             case _:
                 assert_never(call)
-    await place_ready(p, None, recovery=restored)
+        # One by one: a sequential batch never has more than its next call begun (§9.1, 28).
+        await place_ready(p, None, recovery=restored)
     await report_batch(p, message, batch, recovery=restored)
 
 
