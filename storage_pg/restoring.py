@@ -53,6 +53,7 @@ class Restoring:
         self._now = now_ms
         self._polls = polls
         self._waiting: dict[str, list[tuple[Any, ...]]] = {}
+        self._entries: list[tuple[Any, ...]] = []
         self._count = 0
         self._next_seq = 1
         self._messages = 0
@@ -139,16 +140,18 @@ class Restoring:
     def _take_entry(self, entry: Entry) -> None:
         type_ = entry_type(entry)
         self._messages += type_ == "message"
-        self._add(
-            "restore_entry",
-            canonical(entry.id),
-            None if entry.parent_id is None else canonical(entry.parent_id),
-            entry.seq,
-            entry.timestamp,
-            type_,
-            custom_type_of(entry),
-            payload_json(payload_of(entry)),
+        self._entries.append(
+            (
+                canonical(entry.id),
+                None if entry.parent_id is None else canonical(entry.parent_id),
+                entry.seq,
+                entry.timestamp,
+                type_,
+                custom_type_of(entry),
+                payload_json(payload_of(entry)),
+            )
         )
+        self._counted()
 
     def _note(self, record: ValueRecord) -> None:
         if record.namespace == NAME and not record.key:
@@ -180,14 +183,21 @@ class Restoring:
 
     def _add(self, query: str, *columns: object) -> None:
         self._waiting.setdefault(query, []).append((*self._who, *columns))
+        self._counted()
+
+    def _counted(self) -> None:
         self._count += 1
         if self._count >= _BATCH:
             self._flush()
 
     def _flush(self) -> None:
         with self._connection.cursor() as cursor:
+            if self._entries:
+                columns = [list(column) for column in zip(*self._entries, strict=True)]
+                cursor.execute(QUERIES["restore_entries"], (*self._who, *columns))
             for query, rows in self._waiting.items():
                 cursor.executemany(QUERIES[query], rows)
+        self._entries.clear()
         self._waiting.clear()
         self._count = 0
 

@@ -38,8 +38,10 @@ INSERT INTO laneway.sessions
 VALUES (%(id)s, %(tenant)s, %(created_at)s, %(stamp)s, %(agent)s, %(metadata)s, %(cwd)s,
         %(parent)s, %(legacy_parent)s, %(version)s, %(generation)s, 1, %(usage)s)
 
--- name: restore_entry
-SELECT laneway.restore_entry(%s, %s, %s, %s, %s, %s, %s, %s, %s)
+-- name: restore_entries
+-- One array per column, one element per entry.
+SELECT laneway.restore_entries(%s, %s, %s::uuid[], %s::uuid[], %s::bigint[], %s::bigint[],
+                               %s::text[], %s::text[], %s::text[])
 
 -- name: restore_usage
 INSERT INTO laneway.usage_ledger
