@@ -32,7 +32,7 @@ def _tool_turn(request: ScriptedRequest) -> ScriptedResponse:
     return say(TEXT, deltas=20) if answered else call("work", {"n": 1})
 
 
-def _options(kind: str) -> HarnessOptions:
+def options(kind: str) -> HarnessOptions:
     model = scripted_model()
     if kind == "text run":
         provider = ScriptedProvider(lambda request: say(TEXT, deltas=20))
@@ -47,11 +47,11 @@ def _options(kind: str) -> HarnessOptions:
 
 
 async def _harness(new: NewSession, kind: str) -> AgentHarness:
-    harness, _ = await AgentHarness.create(await new(), _options(kind), BACKGROUND)
+    harness, _ = await AgentHarness.create(await new(), options(kind), BACKGROUND)
     return harness
 
 
-async def _repeat(harness: AgentHarness, count: int) -> None:
+async def repeat(harness: AgentHarness, count: int) -> None:
     for _ in range(count):
         outcome = await harness.prompt("go", BACKGROUND)
         assert isinstance(outcome, Ok)
@@ -60,14 +60,14 @@ async def _repeat(harness: AgentHarness, count: int) -> None:
 
 async def _measure(name: str, new: NewSession, kind: str) -> list[Measure]:
     harness = await _harness(new, kind)
-    await _repeat(harness, WARM_UP)
+    await repeat(harness, WARM_UP)
     started = time.perf_counter()
-    await _repeat(harness, RUNS)
+    await repeat(harness, RUNS)
     alone = time.perf_counter() - started
     await harness.close(BACKGROUND)
     many = [await _harness(new, kind) for _ in range(AT_ONCE)]
     started = time.perf_counter()
-    await asyncio.gather(*(_repeat(one, 10) for one in many))
+    await asyncio.gather(*(repeat(one, 10) for one in many))
     together = time.perf_counter() - started
     for one in many:
         await one.close(BACKGROUND)
@@ -79,9 +79,9 @@ async def _measure(name: str, new: NewSession, kind: str) -> list[Measure]:
 
 async def _footprint(place: Database, new: NewSession, kind: str) -> list[Measure]:
     harness = await _harness(new, kind)
-    await _repeat(harness, WARM_UP)
+    await repeat(harness, WARM_UP)
     before = await asyncio.to_thread(_counters, place)
-    await _repeat(harness, RUNS)
+    await repeat(harness, RUNS)
     after = await asyncio.to_thread(_counters, place)
     await harness.close(BACKGROUND)
     commits, wal, stored = (late - early for early, late in zip(before, after, strict=True))
