@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -20,10 +20,13 @@ from harness.runtime.agent_lane import AgentLane
 from harness.runtime.drive import DriveOptions
 from harness.runtime.harness import AgentHarness
 from harness.session.session import MAIN_LANE, Session
+from harness.storage.address import Value, value
 from harness.storage.metadata import SessionMetadata
-from harness.storage.protocol import Storage
+from harness.storage.protocol import EntryScan, Storage, UsageScan
 from harness.storage.writes import set_value
+from harness.testing.content import VALUE_TYPES, Content
 from harness.testing.crash import CrashStorage, PointKind, Process
+from harness.testing.invariants import violations
 from harness.testing.judging import (
     EndState,
     Wreck,
@@ -33,7 +36,6 @@ from harness.testing.judging import (
     read_wreck,
     run_problems,
 )
-from harness.testing.open_state import open_problems
 from harness.testing.scenarios import Scenario
 from harness.testing.virtual_clock import virtual_environment
 from harness.testing.world import UserStep, World
@@ -109,12 +111,34 @@ async def play(
         wreck = await read_wreck(storage) or Wreck("idle", cancelling=False)
         world.lost_tool |= bool(wreck.calls)
         played.wrecks.append(wreck)
-        played.problems += await open_problems(storage, world.frame_keys())
+        played.problems += await _lost_or_invented(storage, world.audit.content)
     played.end = await read_end(storage)
+    played.problems += world.audit.problems
+    played.problems += violations(world.audit.content)
+    played.problems += await _lost_or_invented(storage, world.audit.content)
     played.problems += await invariant_problems(storage, world.frame_keys())
     played.problems += run_problems(world.runs, world.replay_of, len(played.deaths))
     await storage.close(BACKGROUND)
     return played
+
+
+async def _lost_or_invented(storage: Storage, committed: Content) -> list[str]:
+    """Where the storage does not hold exactly what was committed to it."""
+    problems: list[str] = []
+    if await storage.scan_entries(EntryScan(), BACKGROUND) != list(committed.entries.values()):
+        problems.append("the storage holds other entries than were committed")
+    if await storage.scan_usage(UsageScan(), BACKGROUND) != list(committed.usage.values()):
+        problems.append("the storage holds another ledger than was committed")
+    for namespace, type_ in VALUE_TYPES.items():
+        prefix: Value[Any] = value(type_, namespace)
+        stored = await storage.scan_values(prefix, BACKGROUND)
+        found = {one.address.key: one.value for one in stored}
+        wanted = {
+            key: committed.get(value(type_, namespace, key)) for key in committed.keys(namespace)
+        }
+        if found != wanted:
+            problems.append(f"{namespace}: {found} is stored, {wanted} was committed")
+    return problems
 
 
 async def _new_session(storage: Storage) -> None:

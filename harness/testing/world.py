@@ -27,11 +27,23 @@ from harness.models.protocol import AssistantStream, Model, ModelContext, Reques
 from harness.models.registry import ModelRegistry
 from harness.models.script import Gate, Script
 from harness.models.scripted import ScriptedProvider, scripted_model
-from harness.operation.state import PendingCustom, PendingMessage
+from harness.operation import values
+from harness.operation.state import IDLE_LANE, PendingCustom, PendingMessage
 from harness.runtime.agent_lane import AgentLane
+from harness.session.session import MAIN_LANE
 from harness.settings import ReplayPolicy
+from harness.storage.memory import MemoryState
 from harness.storage.protocol import CommitResult
-from harness.storage.writes import FRAME_NAMESPACE, AppendList, InsertEntry, SetValue, Write
+from harness.storage.writes import (
+    FRAME_NAMESPACE,
+    AppendList,
+    InsertEntry,
+    SetValue,
+    Write,
+    set_value,
+)
+from harness.testing.audit import CommitAudit
+from harness.testing.content import Content
 from harness.testing.crash import Process, ProcessClock, current_process
 from harness.testing.virtual_clock import VirtualClock, virtual_environment
 from harness.tools.protocol import FunctionTool, ToolCallRequest
@@ -52,6 +64,19 @@ class UserStep:
     after_lost_tool: bool = False
 
 
+def _fresh_session() -> Content:
+    state = MemoryState()
+    state.apply(
+        (
+            set_value(values.lane_leaf(MAIN_LANE), None),
+            set_value(values.lane_state(MAIN_LANE), IDLE_LANE),
+        ),
+        0,
+    )
+    state.next_seq = 1  # a backend may make a session without using numbers up
+    return Content(state)
+
+
 @dataclass(slots=True)
 class World:
     """One run of a scenario, across all its processes."""
@@ -64,6 +89,7 @@ class World:
     effects: Counter[str] = field(default_factory=Counter[str])
     replay_of: dict[str, ReplayPolicy] = field(default_factory=dict[str, ReplayPolicy])
     writes: list[Write] = field(default_factory=list[Write])
+    audit: CommitAudit = field(default_factory=lambda: CommitAudit(_fresh_session()))
     lost_tool: bool = False
     operation_id: str = ""
     # Where tools and hooks that count across processes keep their numbers.
@@ -86,8 +112,9 @@ class World:
     # What happens, seen from outside
 
     def observe(self, writes: Sequence[Write], result: CommitResult) -> None:
-        """Hear of a durable commit."""
+        """Hear of a durable commit: what it wrote, and whether it may have."""
         self.writes.extend(writes)
+        self.audit(writes, result)
         self._tell()
 
     async def boundary(self, label: str) -> None:

@@ -32,6 +32,8 @@ from harness.storage.memory import MemoryStorage
 from harness.storage.metadata import SessionMetadata
 from harness.storage.protocol import CommitResult
 from harness.storage.writes import Write, set_value
+from harness.testing.audit import CommitAudit
+from harness.testing.content import Content
 from harness.testing.decorated import StorageDecorator
 from harness.testing.gated import GatedStorage
 from harness.testing.instrumented import InstrumentedStorage
@@ -85,7 +87,9 @@ class ProjectionCheck(StorageDecorator):
         lane = self._stage.attached
         if lane is not None and not lane.core.closed:
             assert lane.projection == await self._stage.restored()
-        return await self.inner.commit(writes, context)
+        result = await self.inner.commit(writes, context)
+        self._stage.audit(writes, result)
+        return result
 
 
 class Stage:
@@ -101,6 +105,7 @@ class Stage:
         self.registry = ModelRegistry()
         self.tools: list[FunctionTool[None]] = []
         self.provider: JournalProvider | None = None
+        self.audit = CommitAudit(Content(self.memory.state))
         self._harness: AgentHarness | None = None
 
     @property
@@ -155,6 +160,8 @@ class Stage:
                 ),
                 BACKGROUND,
             )
+        assert self.audit.problems == []
+        self.audit = CommitAudit(Content(self.memory.state))
         self._harness, _ = await AgentHarness.create(self.session(), options, BACKGROUND)
         if listen:
             self.journal.listen(self._harness.events)
@@ -205,6 +212,7 @@ class Stage:
         self.gated.release_all()
         if self._harness is not None and self._harness.faulted is None:
             await self._harness.close(BACKGROUND)
+        assert self.audit.problems == []
 
 
 def lane_of(harness: AgentHarness) -> Lane:
