@@ -68,6 +68,16 @@ def test_old_outputs_are_shortened_before_what_was_said() -> None:
     assert text.count("characters left out") == 1
 
 
+def test_what_was_said_is_shortened_oldest_first_before_anything_is_left_out() -> None:
+    messages = [user("the goal"), *(said(f"step {n} " + text_of(200)) for n in range(4))]
+    text = transcript(messages, 700)
+    assert text_tokens(text) <= 700
+    assert all(f"step {n} four" in text for n in range(4))
+    assert "left out here" not in text
+    assert text.count(text_of(200)) == 2
+    assert text.endswith(text_of(200))
+
+
 def test_the_goal_and_the_newest_remain_when_the_rest_must_go() -> None:
     middle = [said(f"step {number} " + text_of(50)) for number in range(100)]
     text = transcript([user("the goal"), *middle, user("the end")], 400)
