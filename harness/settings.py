@@ -59,7 +59,10 @@ class NormalizedRetryPolicy(_Durable, frozen=True, kw_only=True):
 
 
 class CompactionSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """When and how far to compact (tokens)."""
+    """When and how far to compact (tokens).
+
+    Half of a model's window bounds the reserve, and half of the rest what is kept.
+    """
 
     enabled: bool = True
     reserve_tokens: int = 16_384
