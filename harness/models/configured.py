@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from harness.clock import Clock
+from harness.clock import Clock, SystemClock
 from harness.errors import InvalidArgument
 from harness.models.known_models import (
     PROVIDERS,
@@ -195,6 +195,9 @@ def _scripted(entry: ModelEntry, clock: Clock | None) -> ScriptedProvider:
     options = entry.scripted if entry.scripted is not None else ScriptedOptions()
     scripts = load_scripts(Path(options.file)) if options.file is not None else None
     script = prompted_script(
-        delta_delay=options.delta_delay, deltas=options.deltas, scripts=scripts
+        delta_delay=options.delta_delay,
+        deltas=options.deltas,
+        scripts=scripts,
+        now=(clock or SystemClock()).now_ms,
     )
     return ScriptedProvider(script, clock)

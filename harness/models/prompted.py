@@ -21,19 +21,22 @@ from pathlib import Path
 
 import msgspec
 
+from harness.clock import SystemClock
 from harness.codec import JsonValue
 from harness.errors import InvalidArgument
 from harness.messages import (
     AssistantMessage,
+    DeferredHandle,
     ErrorKind,
     ProviderMessage,
     ToolResultMessage,
     UserMessage,
     plain_text,
 )
-from harness.models.protocol import ModelContext
+from harness.models.protocol import Model, ModelContext
 from harness.models.script import (
     Call,
+    Defer,
     Fail,
     ScriptedRequest,
     ScriptedResponse,
@@ -65,7 +68,10 @@ class PromptedFailure(_Wire, frozen=True):
 
 
 class PromptedTurn(_Wire, frozen=True):
-    """One response: thinking, text, tool calls and a failure, in this order. Delays in seconds."""
+    """One response: thinking, text, tool calls and a failure, in this order. Delays in seconds.
+
+    With `defer` the text is finished in the background, so many seconds after the request.
+    """
 
     think: str | None = None
     text: str | None = None
@@ -73,6 +79,14 @@ class PromptedTurn(_Wire, frozen=True):
     fail: PromptedFailure | None = None
     deltas: int | None = None
     delay: float | None = None
+    defer: float | None = None
+
+
+class _Background(_Wire, frozen=True):
+    """What a deferred handle carries: the answer, and when it is ready (Unix ms)."""
+
+    text: str
+    ready_at: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,15 +100,20 @@ def prompted_script(
     delta_delay: float = 0.0,
     deltas: int | None = None,
     scripts: Mapping[str, tuple[PromptedTurn, ...]] | None = None,
+    now: Callable[[], int] | None = None,
 ) -> Callable[[ScriptedRequest], ScriptedResponse]:
     """A script driven by the prompt. `delta_delay` seconds pass before each piece of a text.
 
     A text is cut into `deltas` pieces, or one per word. `scripts` are more turns by prompt prefix.
+    `now` tells when a background response is ready (Unix ms).
     """
     pace = _Pace(deltas, delta_delay)
     known = dict(scripts) if scripts is not None else {}
+    now_ms = now if now is not None else SystemClock().now_ms
 
     def answer(request: ScriptedRequest) -> ScriptedResponse:
+        if request.handle is not None:
+            return _polled(request.handle, now_ms())
         prompt, turn = _instruction(request.context.messages, known)
         try:
             chosen = _turn(prompt, turn, request.context, known)
@@ -102,11 +121,32 @@ def prompted_script(
             chosen = PromptedTurn(
                 fail=PromptedFailure(message=f"unreadable instruction: {error}", kind="terminal")
             )
+        if chosen.defer is not None:
+            return _deferred(request.model, chosen, now_ms())
         steps = _steps(chosen, pace)
         words = sum(len(step.text.split()) for step in steps if isinstance(step, Text | Thinking))
         return ScriptedResponse(steps, usage=tokens(_input_words(request.context), words))
 
     return answer
+
+
+def _deferred(model: Model, turn: PromptedTurn, now: int) -> ScriptedResponse:
+    ready_at = now + round((turn.defer or 0) * 1_000)
+    handle = DeferredHandle(
+        id="prompted",
+        provider=model.provider,
+        model_id=model.model_id,
+        api=model.api,
+        data=msgspec.to_builtins(_Background(text=turn.text or "", ready_at=ready_at)),
+    )
+    return ScriptedResponse((Defer(handle),))
+
+
+def _polled(handle: DeferredHandle, now: int) -> ScriptedResponse:
+    background = msgspec.convert(handle.data, _Background)
+    if now < background.ready_at:
+        return ScriptedResponse((Defer(handle),))
+    return ScriptedResponse((Text(background.text),))
 
 
 def load_scripts(path: Path) -> dict[str, tuple[PromptedTurn, ...]]:
