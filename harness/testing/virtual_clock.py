@@ -71,14 +71,14 @@ class VirtualClock:
         self._wake()
 
     def advance_to_next(self) -> bool:
-        """Move time to the earliest sleeper and wake it; False when nobody sleeps."""
-        while self._sleepers and self._sleepers[0][2].done():
-            heapq.heappop(self._sleepers)
-        if not self._sleepers:
-            return False
-        self._now_us = max(self._now_us, self._sleepers[0][0])
-        self._wake()
-        return True
+        """Move time to the earliest sleeper and wake it alone; False when nobody sleeps."""
+        while self._sleepers:
+            due, _, woken = heapq.heappop(self._sleepers)
+            if not woken.done():
+                self._now_us = max(self._now_us, due)
+                woken.set_result(None)
+                return True
+        return False
 
     def _wake(self) -> None:
         while self._sleepers and self._sleepers[0][0] <= self._now_us:

@@ -337,7 +337,7 @@ def kill() -> Act:
 
 
 def doom(point: int) -> Act:
-    """Let the process die at a later commit or effect."""
+    """Let the process die before or after a later commit."""
 
     async def act(side: Side) -> None:
         side.process.die_at(point)

@@ -42,7 +42,6 @@ from harness.models.script import (
 from harness.models.scripted import ScriptedProvider, scripted_model
 from harness.runtime.core import HarnessOptions
 from harness.settings import CompactionSettings, ReplayPolicy, RetryPolicy, StreamOptions
-from harness.testing.crash import current_process
 from harness.testing.virtual_clock import VirtualClock
 from harness.tools.protocol import FunctionTool, ToolCallRequest
 
@@ -219,7 +218,6 @@ class Cast:
             invocation = request.invocation.invocation_id
             self.replay_of[invocation] = TOOLS[name]
             self.runs[invocation] += 1
-            await current_process().point("effect", f"{name} began")
             return await self._work(name, request)
 
         return execute

@@ -39,9 +39,10 @@ from tests.stateful.places import MakePlace, Place
 
 _ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 _SEQ = re.compile(r"\bseq=\d+")
-# Streams and progress are committed beside the work: where they stand differs from disk to disk.
+# Streams and progress are committed beside the work, and tools run beside each other: where they
+# stand when a commit of the work is made differs from disk to disk.
 _BESIDE = re.compile(r"append pi\.pending\.assistant_frame|set pi\.pending\.tool_output")
-_POINTS: frozenset[PointKind] = frozenset(("before commit", "after commit", "effect"))
+_POINTS: frozenset[PointKind] = frozenset(("before commit", "after commit"))
 _seeds = itertools.count(1)
 
 
@@ -50,7 +51,7 @@ class Life(Process):
 
     async def point(self, kind: PointKind, label: str) -> None:
         """See `Process.point`."""
-        if self.alive and kind != "effect" and _BESIDE.match(label):
+        if self.alive and _BESIDE.match(label):
             return
         await super().point(kind, label)
 
