@@ -22,7 +22,7 @@ from tests.fleet.tools import JOURNAL
 from tests.postgres import Database
 
 Role = Literal["api", "worker"]
-START_SECONDS = 90.0
+START_SECONDS = 400.0
 ROOT = Path(__file__).resolve().parents[2]
 
 

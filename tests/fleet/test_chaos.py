@@ -8,7 +8,7 @@ from tests.fleet.chaos import Plan, judge, play
 from tests.fleet.processes import FleetOfProcesses
 from tests.fleet.user import User
 
-pytestmark = [pytest.mark.timeout(600), pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.timeout(1_800), pytest.mark.asyncio(loop_scope="module")]
 
 
 async def test_fifty_random_kills(fleet: FleetOfProcesses, user: User) -> None:

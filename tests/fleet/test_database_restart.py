@@ -15,7 +15,7 @@ from tests.fleet.test_deaths import journalled, streaming
 from tests.fleet.user import User, judge_transcript, tool_prompt
 from tests.postgres import Cluster
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.timeout(900), pytest.mark.asyncio(loop_scope="module")]
 
 LONG = "echo: " + " ".join(f"word{number}" for number in range(150))
 

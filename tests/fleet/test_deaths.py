@@ -11,7 +11,7 @@ import pytest
 from tests.fleet.processes import FleetOfProcesses, FleetProcess, until
 from tests.fleet.user import User, judge_transcript, tool_prompt
 
-pytestmark = [pytest.mark.timeout(240), pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.timeout(900), pytest.mark.asyncio(loop_scope="module")]
 
 LONG = "echo: " + " ".join(f"word{number}" for number in range(120))
 

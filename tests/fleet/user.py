@@ -40,7 +40,7 @@ class User:
 
     async def request(self, method: str, path: str, **more: Any) -> httpx.Response:
         """The first answer that is not a failure of the connection or of a server going down."""
-        for _ in range(1_500):
+        for _ in range(4_000):
             urls = self._urls()
             if urls:
                 self._turn += 1
