@@ -19,7 +19,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from tests.bench.backends import database
 from tests.bench.measure import Measure
 from tests.postgres import Database
-from tests.stateful.machine import PLAY, machine
+from tests.stateful.machine import machine
 from tests.stateful.play import PLAY
 from tests.stateful.stages import Backend, stage
 
