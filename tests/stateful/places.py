@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -127,8 +126,11 @@ class EmbeddedPlace:
 class PostgresPlace:
     """A tenant's session, claimed by a host that stays while the processes on it die."""
 
-    def __init__(self, environment: Environment, kit: Kit) -> None:
+    def __init__(
+        self, environment: Environment, kit: Kit, reads: psycopg.Connection[TupleRow]
+    ) -> None:
         self._kit = kit
+        self._reads = reads
         self._environment = environment
         self._sessions = PostgresSessions(kit.pool, kit.writer, environment, lease=kit.lease)
         self._copies = PostgresCopies(kit.database.app_dsn, kit.tenant, environment)
@@ -153,7 +155,7 @@ class PostgresPlace:
         return await self._content_of(self._id)
 
     async def _content_of(self, session_id: str) -> Content:
-        snapshot = _Snapshot(self._kit, session_id)
+        snapshot = _Snapshot(self._reads, self._kit.tenant, session_id)
         try:
             return Content.of_snapshot(snapshot)
         finally:
@@ -177,21 +179,18 @@ class PostgresPlace:
 class _Snapshot(PostgresSnapshot):
     """A snapshot on a connection that stays: thousands are taken."""
 
-    def __init__(self, kit: Kit, session_id: str) -> None:
-        self._tenant = kit.tenant
+    def __init__(
+        self, connection: psycopg.Connection[TupleRow], tenant_id: str, session_id: str
+    ) -> None:
+        self._tenant = tenant_id
         self._session = session_id
         self._names = itertools.count()
-        self._connection = _connection(kit)
+        self._connection = connection
         self._begin()
 
     def close(self) -> None:
         """End the transaction."""
         self._connection.rollback()
-
-
-@functools.lru_cache(maxsize=1)
-def _connection(kit: Kit) -> psycopg.Connection[TupleRow]:
-    return psycopg.connect(kit.database.app_dsn, prepare_threshold=None)
 
 
 @dataclass(frozen=True, slots=True)
