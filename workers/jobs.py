@@ -159,6 +159,7 @@ class JobRunner:
         self.sweeps = SweepCount()
         self.app = make_app(host, self.sweeps)
         self._task: asyncio.Task[None] | None = None
+        self._stopping = False
 
     async def start(self) -> None:
         """Begin to take jobs."""
@@ -169,6 +170,7 @@ class JobRunner:
 
     async def stop(self) -> None:
         """Take no more jobs and end those under way; they are short."""
+        self._stopping = True
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -176,7 +178,9 @@ class JobRunner:
 
     async def _run(self) -> None:
         pause = _RESTART_FIRST
-        while True:
+        # The queue's worker may answer its cancellation with an error of the database instead: what
+        # ends this loop is the flag, and the cancellation only hastens it.
+        while not self._stopping:
             begun = self._host.environment.clock.monotonic()
             try:
                 await self.app.run_worker_async(
@@ -192,6 +196,8 @@ class JobRunner:
                 )
             except (ConnectorException, psycopg.Error, OSError, AssertionError) as error:
                 logger.warning("the queue's worker stopped: %s", error)
+            if self._stopping:
+                return
             if self._host.environment.clock.monotonic() - begun > 10:
                 pause = _RESTART_FIRST
             await asyncio.sleep(pause * (0.5 + self._host.environment.rng.random()))

@@ -166,7 +166,8 @@ class FleetOfProcesses:
     def rows(self, query: LiteralString, *parameters: object) -> list[tuple[Any, ...]]:
         """Rows as a superuser sees them, whom row security does not hold back."""
         with psycopg.connect(self._admin_dsn, autocommit=True) as connection:
-            return connection.execute(query, parameters).fetchall()
+            # With no parameters a percent sign stands for itself.
+            return connection.execute(query, parameters or None).fetchall()
 
     def notes(self, tag: str, kind: str) -> list[str]:
         """The invocation ids that tools noted under a tag, in order."""

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+from procrastinate.exceptions import ConnectorException
+
 from harness.context import BACKGROUND
 from storage_pg.hosts import list_hosts
 from tests.workers.kit import Fleet, eventually, watching
@@ -11,6 +14,7 @@ from tests.workers.test_ownership import gated
 from tests.workers.test_wakes import FAILING
 from tests.workers.tools import GATES
 from workers.commands import Inspect
+from workers.jobs import JobRunner
 from workers.watching import EndItem
 
 
@@ -124,3 +128,26 @@ async def test_closing_twice_is_closing_once(fleet: Fleet) -> None:
     await asyncio.gather(worker.close(), worker.close())
     other = await fleet.api()
     assert [host.id for host in await list_hosts(other.pool)] == [other.host_id]
+
+
+async def test_taking_jobs_ends_though_the_queue_answers_its_cancellation_with_an_error(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = JobRunner(await fleet.host("worker", jobs=False))
+    begun = asyncio.Event()
+    runs = 0
+
+    async def run_worker(**_options: object) -> None:
+        nonlocal runs
+        runs += 1
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise ConnectorException from None
+
+    monkeypatch.setattr(runner.app, "run_worker_async", run_worker)
+    await runner.start()
+    await begun.wait()
+    await runner.stop()
+    assert runs == 1
