@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from harness.errors import LaneBusy as LaneBusy
     from harness.errors import LeaseLost as LeaseLost
     from harness.errors import NewerVersion as NewerVersion
+    from harness.errors import OutcomeReplaced as OutcomeReplaced
     from harness.errors import SessionInUse as SessionInUse
     from harness.errors import SessionNotFound as SessionNotFound
     from harness.errors import StorageCorrupt as StorageCorrupt
@@ -152,6 +153,7 @@ _HOMES = {
         "LaneBusy",
         "LeaseLost",
         "NewerVersion",
+        "OutcomeReplaced",
         "SessionInUse",
         "SessionNotFound",
         "StorageCorrupt",
@@ -357,6 +359,7 @@ __all__ = [
     "Ok",
     "OperationOutcome",
     "OperationRequest",
+    "OutcomeReplaced",
     "PromptRequest",
     "Repository",
     "RepositorySource",

@@ -4,6 +4,7 @@ HarnessError
 ├── HarnessFault        a commit failed or an invariant broke: reopen the session
 ├── HarnessClosed       the harness was closed while the call was in flight
 ├── DriveAbandoned      the caller that installed the shared pass went away
+├── OutcomeReplaced     the awaited operation ended, and a later one's result took the place of its own
 └── StorageError
     ├── StorageClosed   the storage instance was closed
     ├── LeaseLost       another host owns this session now
@@ -148,6 +149,20 @@ class DriveAbandoned(HarnessError):
 
     def __init__(self, message: str = "drive pass abandoned by its installer") -> None:
         super().__init__(message)
+
+
+class OutcomeReplaced(HarnessError):
+    """The operation ended, but a later operation of the lane ended too before this caller looked.
+
+    A lane keeps its latest result only (§3.13): what became of this one is in the transcript, and
+    in its receipt where a service keeps them.
+    """
+
+    def __init__(self, operation_id: str) -> None:
+        super().__init__(
+            f"operation {operation_id} is over, and the lane already holds a later operation's result"
+        )
+        self.operation_id = operation_id
 
 
 class OperationCancelledByCaller(HarnessError):

@@ -18,6 +18,7 @@ from harness.errors import (
     InvariantDefect,
     NoActiveOperation,
     NothingToResume,
+    OutcomeReplaced,
 )
 from harness.messages import AgentMessage, ImageContent, ThinkingLevel
 from harness.models.protocol import Model
@@ -113,7 +114,11 @@ class AgentLane:
         images: tuple[ImageContent, ...] = (),
         operation_id: str | None = None,
     ) -> OperationResult:
-        """Accept a prompt and drive it to its outcome or deferral."""
+        """Accept a prompt and drive it to its outcome or deferral.
+
+        Raises `OutcomeReplaced` when somebody else drove it to its end and then ended another
+        operation of this lane before this call could look.
+        """
         return await self._accept_and_drive(
             PromptRequest(prompt=message, images=images, operation_id=operation_id), context
         )
@@ -205,7 +210,7 @@ class AgentLane:
             if isinstance(driven, Err):
                 if isinstance(driven.error, Closed):
                     raise HarnessClosed
-                raise InvariantDefect("the operation that was just accepted is gone")
+                raise OutcomeReplaced(admitted.value.operation_id)
             # A joined pass may have stopped at a retry wait that this caller sits out.
             if isinstance(driven.value, DriveSettled | DriveWaitingDeferred):
                 return Ok(_outcome(driven.value))

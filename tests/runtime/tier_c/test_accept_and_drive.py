@@ -6,13 +6,14 @@ import asyncio
 
 import pytest
 
-from harness.context import BACKGROUND
-from harness.errors import DriveAbandoned, LaneBusy, OperationMismatch
+from harness.context import BACKGROUND, Context
+from harness.errors import DriveAbandoned, LaneBusy, OperationMismatch, OutcomeReplaced
 from harness.messages import text_result
 from harness.models.script import At, Gate, Text, call, fail, say, steps
 from harness.operation.results import DriveSettled, DriveWaitingRetry, RunOutcome
+from harness.runtime.accept import Admission
 from harness.runtime.drive import DriveOptions
-from harness.runtime.requests import PromptRequest
+from harness.runtime.requests import OperationRequest, PromptRequest
 from tests.runtime.stage import Stage, caller, err, ok, settle
 
 
@@ -259,3 +260,29 @@ async def test_the_outcome_belongs_to_the_pass_even_when_the_next_run_is_already
     settled = ok(await driving)
     assert settled.operation_id == first
     assert settled.outcome.final_message.content[0].text == "a"
+
+
+async def test_a_prompt_overtaken_before_it_drives_says_that_its_outcome_was_replaced(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.script([say("mine"), say("theirs")])
+    await stage.open()
+    lane = await stage.harness.lane("main", BACKGROUND)
+    assert lane is not None
+    accept = lane.accept
+    accepted: list[str] = []
+
+    async def overtaken(request: OperationRequest, context: Context) -> Admission:
+        admitted = await accept(request, context)
+        # Between this caller's acceptance and its drive somebody else does both, twice.
+        accepted.append(ok(admitted).operation_id)
+        ok(await stage.drive(accepted[0]))
+        later = ok(await accept(PromptRequest(prompt="another"), context))
+        ok(await stage.drive(later.operation_id))
+        return admitted
+
+    monkeypatch.setattr(lane, "accept", overtaken)
+    with pytest.raises(OutcomeReplaced) as replaced:
+        await lane.prompt("mine", BACKGROUND)
+    assert [replaced.value.operation_id] == accepted
+    assert stage.harness.faulted is None
