@@ -2,40 +2,44 @@
 
 from __future__ import annotations
 
-import importlib.util
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any, Literal, TypeAlias, cast
 
 import psycopg
 from alembic import command
-from alembic.config import Config
 from alembic.migration import MigrationContext
-from alembic.script import ScriptDirectory
 from psycopg import sql
 from psycopg.rows import TupleRow
 from sqlalchemy import Connection, create_engine
 from sqlalchemy.pool import NullPool
 
+from storage_pg.connect import KEEPALIVE
 from storage_pg.partitions import Period, ensure_ahead
 from storage_pg.queries import QUERIES
+from storage_pg.release import THIS_BUILD, Release, SchemaAhead
 from storage_pg.tables import SCHEMA
 
 APP_ROLE = "laneway_app"
 
+# Which of a release's steps to take: those before its code is deployed, those after, or all at once.
+Steps: TypeAlias = Literal["before", "after", "all"]
 
-class SchemaBehind(RuntimeError):
-    """The database's schema is older than this build: run `laneway migrate`."""
 
+class StepsBeforePending(RuntimeError):
+    """The steps before the deploy were not taken yet: run `laneway migrate --before`, replace every
+    process, and only then run `laneway migrate --after`."""
 
-class SchemaAhead(RuntimeError):
-    """A newer Laneway migrated this database: upgrade this process."""
+    def __init__(self) -> None:
+        super().__init__(StepsBeforePending.__doc__)
 
 
 def upgrade(
     dsn: str,
     *,
+    steps: Steps = "all",
+    release: Release = THIS_BUILD,
     app_role: str | None = APP_ROLE,
     period: Period = "month",
     partitions_ahead: int = 3,
@@ -48,20 +52,20 @@ def upgrade(
     another process migrates. Each migration is part of one transaction; calling it again does no
     harm. Without `app_role` nothing is granted: application and owner are then one role, and
     row-level security holds nobody. Returns the revision.
+
+    While processes of the release before still run, take only the steps "before"; when none of
+    them is left, the steps "after". Raises `SchemaAhead`, and `StepsBeforePending` for "after" when
+    the others are missing.
     """
     tell = progress or _silent
     with _locked(dsn) as connection:
-        config = _config()
-        config.attributes["connection"] = connection
         before = _revision(connection)
-        _refuse_newer(config, before)
-        with connection.begin():
-            # The version table lives in the schema that the first migration makes.
-            _driver(connection).execute(b"CREATE SCHEMA IF NOT EXISTS laneway")
-            command.upgrade(config, "head")
+        _plan(release, before, steps)
+        target = release.needed if steps == "before" else release.head
+        if not release.reached(before, target):
+            _apply(connection, release, target)
         after = _revision(connection)
         tell(f"schema is at {after}" + ("" if before == after else f" (was {before or 'empty'})"))
-        connection.commit()
         driver = _driver(connection)
         driver.autocommit = True
         if app_role is not None:
@@ -73,6 +77,25 @@ def upgrade(
         return after or ""
 
 
+def _plan(release: Release, found: str | None, steps: Steps) -> None:
+    if found is not None and not release.knows(found):
+        raise SchemaAhead(f"schema is at {found}, which this build does not know")
+    if steps == "after" and not release.reached(found, release.needed):
+        raise StepsBeforePending
+
+
+def _apply(connection: Connection, release: Release, target: str) -> None:
+    config = release.config()
+    config.attributes["connection"] = connection
+    with connection.begin():
+        driver = _driver(connection)
+        # The version table lives in the schema that the first migration makes.
+        driver.execute(QUERIES["schema_create"])
+        driver.execute(QUERIES["schema_floor_create"])
+        command.upgrade(config, target)
+        driver.execute(QUERIES["schema_floor_set"], (release.floor(target),))
+
+
 def current(dsn: str) -> str | None:
     """The schema's revision, None for a database without one."""
     with _connect(dsn) as connection:
@@ -80,26 +103,18 @@ def current(dsn: str) -> str | None:
 
 
 def head() -> str:
-    """The revision that this build needs."""
-    found = ScriptDirectory.from_config(_config()).get_current_head()
-    assert found is not None
-    return found
+    """The newest revision of this build."""
+    return THIS_BUILD.head
 
 
-def check(dsn: str) -> None:
-    """Raise `SchemaBehind` or `SchemaAhead` unless the database is at this build's revision."""
-    found = current(dsn)
-    _refuse_newer(_config(), found)
-    if found != head():
-        raise SchemaBehind(f"schema is at {found or 'nothing'}, this build needs {head()}")
+def check(dsn: str, *, release: Release = THIS_BUILD) -> None:
+    """Raise `SchemaBehind` or `SchemaAhead` unless this build's code works with the database's schema.
 
-
-def _refuse_newer(config: Config, found: str | None) -> None:
-    if found is None:
-        return
-    known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
-    if found not in known:
-        raise SchemaAhead(f"schema is at {found}, which this build does not know")
+    It does from the release's steps before the deploy on, until the steps after the next one's.
+    """
+    with _connect(dsn) as connection:
+        found = _revision(connection)
+        release.accept(found, None if found is None else _floor(connection))
 
 
 def _grant(driver: psycopg.Connection[TupleRow], role: str) -> None:
@@ -115,18 +130,6 @@ def _grant(driver: psycopg.Connection[TupleRow], role: str) -> None:
         driver.execute(sql.SQL(QUERIES["grant_table"]).format(table=table, role=grantee))
 
 
-def _config() -> Config:
-    config = Config()
-    # Found, not imported: migrations stand above this package and import it.
-    spec = importlib.util.find_spec("migrations")
-    assert spec is not None
-    assert spec.submodule_search_locations
-    folder = spec.submodule_search_locations[0]
-    config.set_main_option("script_location", folder.replace("%", "%%"))
-    config.set_main_option("path_separator", "os")
-    return config
-
-
 def sqlalchemy_url(dsn: str) -> str:
     """The same address for SQLAlchemy, which wants the driver's name in it."""
     scheme, separator, rest = dsn.partition("://")
@@ -137,7 +140,7 @@ def sqlalchemy_url(dsn: str) -> str:
 
 @contextmanager
 def _connect(dsn: str) -> Generator[Connection]:
-    engine = create_engine(sqlalchemy_url(dsn), poolclass=NullPool)
+    engine = create_engine(sqlalchemy_url(dsn), poolclass=NullPool, connect_args=dict(KEEPALIVE))
     try:
         with engine.connect() as connection:
             yield connection
@@ -167,6 +170,14 @@ def _revision(connection: Connection) -> str | None:
     found = context.get_current_revision()
     connection.rollback()
     return found
+
+
+def _floor(connection: Connection) -> str | None:
+    driver = _driver(connection)
+    there = driver.execute(QUERIES["schema_floor_exists"]).fetchone()
+    row = driver.execute(QUERIES["schema_floor_get"]).fetchone() if there == (True,) else None
+    connection.rollback()
+    return None if row is None else str(row[0])
 
 
 def _silent(_message: str) -> None:

@@ -8,6 +8,7 @@ import logging
 import signal
 from collections.abc import Callable
 
+from storage_pg import migrate
 from workers.host import SessionHost
 from workers.jobs import JobRunner
 from workers.settings import Settings
@@ -20,8 +21,10 @@ async def run_worker(
 ) -> None:
     """Work until SIGTERM or SIGINT, then drain for at most `drain_seconds`; a second signal hastens.
 
-    `ready` hears of the host once it takes work. Raises what makes starting impossible.
+    `ready` hears of the host once it takes work. Raises what makes starting impossible, `SchemaBehind`
+    and `SchemaAhead` among it.
     """
+    await asyncio.to_thread(migrate.check, settings.direct_url)
     stop, hasten = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
 

@@ -34,8 +34,8 @@ def dev(
     from app.cli.children import ChildFailed
     from app.cli.dev import DevOptions, Stop, curl_line, dev_stack
     from app.local_model import LocalModelFailed, LocalModelMissing
-    from storage_pg import migrate
     from storage_pg.embedded import DataDirectoryInUse, EmbeddedUnavailable, ServerFailed
+    from storage_pg.release import SchemaAhead
 
     log_to_stderr()
 
@@ -71,7 +71,7 @@ def dev(
         ServerFailed,
         LocalModelMissing,
         LocalModelFailed,
-        migrate.SchemaAhead,
+        SchemaAhead,
         RuntimeError,
         OSError,
     ) as error:
@@ -123,25 +123,42 @@ def migrate_schema(
     app_role: Annotated[
         str, typer.Option(help="The role that API and workers use; '' when it is the owner.")
     ] = "laneway_app",
+    before: Annotated[
+        bool, typer.Option("--before", help="Only what may be done while older processes run.")
+    ] = False,
+    after: Annotated[
+        bool, typer.Option("--after", help="The rest, when no older process runs any more.")
+    ] = False,
     check: Annotated[bool, typer.Option("--check", help="Only look whether it is needed.")] = False,
     json: Json = False,
 ) -> None:
-    """Bring the database's schema up to this version."""
+    """Bring the database's schema up to this version: at once, or before and after a deploy."""
     from storage_pg import migrate
+    from storage_pg.release import SchemaAhead, SchemaBehind
 
+    if before and after:
+        fail("--before and --after exclude each other; without either, everything is done")
     found = settings(joins_fleet=False)
     dsn = found.owner_database_url or found.direct_url
     try:
         if check:
             migrate.check(dsn)
-            say(json, {"revision": migrate.head()}, f"the schema is at {migrate.head()}")
+            revision = migrate.current(dsn)
+            say(json, {"revision": revision}, f"the schema is at {revision}, which will do")
             return
         revision = migrate.upgrade(
             dsn,
+            steps="before" if before else "after" if after else "all",
             app_role=app_role or None,
             partitions_ahead=found.partitions_ahead,
             progress=None if json else notes.print,
         )
-    except (migrate.SchemaBehind, migrate.SchemaAhead, LookupError, psycopg.Error) as error:
+    except (
+        SchemaBehind,
+        SchemaAhead,
+        migrate.StepsBeforePending,
+        LookupError,
+        psycopg.Error,
+    ) as error:
         fail(str(error))
     say(json, {"revision": revision}, f"the schema is at {revision}")

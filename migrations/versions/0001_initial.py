@@ -6,6 +6,7 @@ from migrations.sql import run_queue_schema, run_script
 
 revision = "0001"
 down_revision = None
+step = "before"
 
 # In this order: functions name tables, and the queue brings its own objects (in schema public,
 # where it finds them whatever the connection's search path is).

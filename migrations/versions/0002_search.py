@@ -6,6 +6,7 @@ from migrations.sql import run_script
 
 revision = "0002"
 down_revision = "0001"
+step = "before"
 
 
 def upgrade() -> None:

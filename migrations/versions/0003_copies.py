@@ -6,6 +6,7 @@ from migrations.sql import run_script
 
 revision = "0003"
 down_revision = "0002"
+step = "before"
 
 
 def upgrade() -> None:

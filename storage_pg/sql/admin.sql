@@ -23,6 +23,24 @@ ORDER BY 1, 2
 -- One process at a time migrates; held by the connection until it closes.
 SELECT pg_advisory_lock(hashtextextended('laneway.migrate', 0))
 
+-- name: schema_create
+CREATE SCHEMA IF NOT EXISTS laneway
+
+-- name: schema_floor_create
+-- One row: the revision that a build must know to work with this schema, written by each migration.
+CREATE TABLE IF NOT EXISTS laneway.schema_floor (
+    the_one boolean PRIMARY KEY DEFAULT true CHECK (the_one), revision text NOT NULL)
+
+-- name: schema_floor_exists
+SELECT to_regclass('laneway.schema_floor') IS NOT NULL
+
+-- name: schema_floor_set
+INSERT INTO laneway.schema_floor (revision) VALUES (%s)
+ON CONFLICT (the_one) DO UPDATE SET revision = excluded.revision
+
+-- name: schema_floor_get
+SELECT revision FROM laneway.schema_floor
+
 -- name: role_exists
 SELECT EXISTS (SELECT 1 FROM pg_roles WHERE rolname = %s)
 

@@ -203,10 +203,13 @@ def test_a_schema_is_checked_and_migrated(fresh_database: Database):
         "LANEWAY_DATABASE_URL": fresh_database.app_dsn,
         "LANEWAY_OWNER_DATABASE_URL": fresh_database.owner_dsn,
     }
-    for arguments in (["migrate", "--check"], ["migrate"]):
-        result = CliRunner().invoke(cli, [*arguments, "--json"], env=environment)
+    for arguments in (["--check"], ["--before"], ["--after"], []):
+        result = CliRunner().invoke(cli, ["migrate", *arguments, "--json"], env=environment)
         assert result.exit_code == 0, result.output
         assert json.loads(result.stdout)["revision"]
+    result = CliRunner().invoke(cli, ["migrate", "--before", "--after"], env=environment)
+    assert result.exit_code == 1
+    assert "exclude each other" in result.output
 
 
 def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch):
