@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import psycopg
 from psycopg import AsyncConnection
 from psycopg.conninfo import make_conninfo
@@ -25,10 +27,27 @@ def address(dsn: str, application: str) -> str:
 
 
 async def connect(dsn: str, application: str = "laneway") -> AsyncConnection[TupleRow]:
-    """One autocommit connection without server-side prepared statements."""
-    return await psycopg.AsyncConnection.connect(
-        address(dsn, application), autocommit=True, prepare_threshold=None
+    """One autocommit connection without server-side prepared statements.
+
+    Cancelled in the middle, it leaves no socket behind.
+    """
+    attempt = asyncio.ensure_future(
+        psycopg.AsyncConnection.connect(
+            address(dsn, application), autocommit=True, prepare_threshold=None
+        )
     )
+    try:
+        return await asyncio.shield(attempt)
+    except asyncio.CancelledError:
+        # The driver closes a half-made connection only when the last reference to its frames goes,
+        # and whoever keeps a cancelled task keeps those. The server then waits a minute for the
+        # rest of the login, and whatever wants an answer of every backend waits with it.
+        attempt.cancel()
+        await asyncio.wait([attempt])
+        if not attempt.cancelled() and attempt.exception() is None:
+            await attempt.result().close()
+        del attempt
+        raise
 
 
 def open_pool(
