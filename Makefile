@@ -86,4 +86,4 @@ lock: ## Lock the dependencies of pyproject.toml again (UPGRADE=--upgrade for ne
 	$(COMPILE) requirements/uv.in -o requirements/uv.lock
 
 clean: ## Remove .venv and what the tools left
-	rm -rf $(VENV) .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) .tools .pytest_cache .ruff_cache .import_linter_cache .hypothesis

@@ -78,7 +78,8 @@ class _Return:
 
 
 class HostLease:
-    """Claims and releases sessions for this process.
+    """Claims and releases sessions for this process. A lease connection that has not answered for
+    `answer_seconds` is ended.
 
     `on_lost` is called once per incarnation that ends unexpectedly, after every held session was
     told; `on_started` with the new id when an incarnation begins, the first one included.
@@ -92,6 +93,7 @@ class HostLease:
         *,
         capacity: int = 1_000,
         heartbeat_seconds: float = 3.0,
+        answer_seconds: float = 15.0,
         on_lost: Callable[[str], None] | None = None,
         on_started: Callable[[str], None] | None = None,
     ) -> None:
@@ -100,6 +102,7 @@ class HostLease:
         self._ids = ids
         self._capacity = capacity
         self._heartbeat_seconds = heartbeat_seconds
+        self._answer_seconds = answer_seconds
         self._on_lost = on_lost
         self._on_started = on_started
         self._connection: LeaseConnection | None = None
@@ -218,7 +221,7 @@ class HostLease:
         key = host_lock(host_id)
         who = self._identity
         connection = await LeaseConnection.open(
-            self._dsn, lambda reason: self._lost(host_id, reason)
+            self._dsn, lambda reason: self._lost(host_id, reason), self._answer_seconds
         )
         try:
             await connection.execute("lease_settings")

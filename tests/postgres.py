@@ -27,18 +27,20 @@ from storage_pg.embedded import EmbeddedServer
 
 OWNER = "laneway_owner"
 APP = migrate.APP_ROLE
-_PASSWORD = "laneway-test"  # of roles in throw-away databases
+PASSWORD = "laneway-test"  # of roles in throw-away databases
 _SETTINGS = {"fsync": "off", "full_page_writes": "off", "shared_buffers": "256MB"}
 
 
 @dataclass(frozen=True, slots=True)
 class Database:
-    """One migrated database and who may do what in it."""
+    """One migrated database and who may do what in it. `app_dsn` may lead through a pooler,
+    `direct_dsn` is the same role's way past it."""
 
     name: str
     admin_dsn: str
     owner_dsn: str
     app_dsn: str
+    direct_dsn: str
 
 
 class Cluster:
@@ -64,7 +66,7 @@ class Cluster:
                 verb = "ALTER" if found.fetchone() else "CREATE"
                 connection.execute(
                     sql.SQL("{} ROLE {} LOGIN PASSWORD {}").format(
-                        sql.SQL(verb), sql.Identifier(role), sql.Literal(_PASSWORD)
+                        sql.SQL(verb), sql.Identifier(role), sql.Literal(PASSWORD)
                     )
                 )
         self._create(self.template, None)
@@ -91,7 +93,13 @@ class Cluster:
             _address(self._admin, name),
             _address(self._admin, name, OWNER),
             _address(self._admin, name, APP),
+            _address(self._admin, name, APP),
         )
+
+    @property
+    def server_dsn(self) -> str:
+        """The superuser's address of the server."""
+        return self._admin
 
     def drop(self, name: str) -> None:
         """Drop a database, whoever is still connected to it."""
@@ -189,7 +197,7 @@ def _server(folder: Path) -> tuple[str, Callable[[], None]]:
 def _address(dsn: str, database: str, role: str | None = None) -> str:
     parts = urlsplit(dsn)
     where = parts.netloc.rpartition("@")[2]
-    who = parts.netloc.rpartition("@")[0] if role is None else f"{role}:{_PASSWORD}"
+    who = parts.netloc.rpartition("@")[0] if role is None else f"{role}:{PASSWORD}"
     return urlunsplit(parts._replace(netloc=f"{who}@{where}", path=f"/{database}"))
 
 

@@ -84,6 +84,7 @@ class SessionHost:
             self.environment.ids,
             capacity=settings.max_sessions,
             heartbeat_seconds=settings.heartbeat_seconds,
+            answer_seconds=settings.silent_seconds,
         )
         self.sessions = PostgresSessions(
             self.pool, self.writer, self.environment, lease=self.lease, polls=settings.polls

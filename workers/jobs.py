@@ -15,7 +15,7 @@ from procrastinate.connector import Notify
 from procrastinate.exceptions import ConnectorException
 from psycopg import sql
 
-from storage_pg.connect import connect
+from storage_pg.connect import address, connect
 from storage_pg.open_operations import sweep
 from storage_pg.partitions import ensure_ahead
 from storage_pg.queries import QUERIES
@@ -145,7 +145,7 @@ async def make_partitions_ahead(host: SessionHost) -> int:
     period = host.settings.partition_period
 
     def make() -> list[str]:
-        with psycopg.connect(dsn, autocommit=True) as connection:
+        with psycopg.connect(address(dsn, "laneway-partitions"), autocommit=True) as connection:
             return ensure_ahead(connection, now, count, period)
 
     return len(await asyncio.to_thread(make))

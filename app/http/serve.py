@@ -13,6 +13,8 @@ import uvicorn
 from fastapi import FastAPI
 
 from app.http.app import create_app
+from storage_pg import migrate
+from storage_pg.pooler import refuse_pooler
 from workers.settings import Settings
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -52,8 +54,12 @@ async def serve(settings: Settings, *, ready: Callable[[str], None] | None = Non
     """Serve until SIGTERM or SIGINT, then drain: at most `drain_seconds` for what is under way.
 
     `ready` hears the URL once requests are answered; port 0 takes a free one. Raises `OSError`
-    when the address is taken, and what stopped the application from starting.
+    when the address is taken, and what stops the application from starting: `PoolerOnDirectUrl`,
+    `SchemaBehind` and `SchemaAhead` among it.
     """
+    # Asked before the application does, in whose log it would be a traceback.
+    await refuse_pooler(settings.direct_url)
+    await asyncio.to_thread(migrate.check, settings.direct_url)
     door = _bind(settings.host, settings.port)
     app = create_app(settings)
     config = uvicorn.Config(

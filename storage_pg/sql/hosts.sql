@@ -5,8 +5,13 @@
 SELECT pg_backend_pid()
 
 -- name: lease_settings
--- A backend whose client is gone frees its locks even while it runs a query.
-SET client_connection_check_interval = '1s'
+-- A backend whose client is gone frees its locks: even while it runs a query, and also when the
+-- client went without a word, as our side of the connection does.
+SELECT set_config('client_connection_check_interval', '1s', false),
+       set_config('tcp_keepalives_idle', '5', false),
+       set_config('tcp_keepalives_interval', '2', false),
+       set_config('tcp_keepalives_count', '3', false),
+       set_config('tcp_user_timeout', '10000', false)
 
 -- name: take_identity
 -- The lock whose holder is this incarnation of a host.

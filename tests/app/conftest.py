@@ -8,13 +8,14 @@ from contextlib import AsyncExitStack
 import pytest_asyncio
 
 from tests.app.kit import Tenant, World, running_api, running_worker, settings_for
+from tests.conftest import Route
 from tests.postgres import Cluster
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def world(pg_cluster: Cluster) -> AsyncIterator[World]:
+async def world(pg_cluster: Cluster, route: Route) -> AsyncIterator[World]:
     """The servers of this module, on a database of their own."""
-    database = pg_cluster.new_database()
+    database = route(pg_cluster.new_database())
     async with AsyncExitStack() as stack:
         settings = settings_for(database)
         await stack.enter_async_context(running_worker(settings))

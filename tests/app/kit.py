@@ -30,6 +30,7 @@ def settings_for(database: Database, **more: Any) -> Settings:
     """Settings of a process in these tests."""
     return Settings(
         database_url=database.app_dsn,
+        direct_database_url=database.direct_dsn,
         owner_database_url=database.owner_dsn,
         cluster_secret=SECRET,  # pyright: ignore[reportArgumentType]  # pydantic makes a secret of it
         tools="tests.app.tools:tools",

@@ -81,6 +81,7 @@ class FleetOfProcesses:
         self._environment = {
             **{k: v for k, v in os.environ.items() if not k.startswith("LANEWAY_")},
             "LANEWAY_DATABASE_URL": database.app_dsn,
+            "LANEWAY_DIRECT_DATABASE_URL": database.direct_dsn,
             "LANEWAY_OWNER_DATABASE_URL": database.owner_dsn,
             "LANEWAY_CLUSTER_SECRET": secrets.token_hex(16),
             "LANEWAY_PORT": "0",

@@ -62,7 +62,9 @@ class Kit:
     def new_lease(self, role: str = "worker") -> HostLease:
         """Another host on the same database; not started."""
         return HostLease(
-            self.database.app_dsn, HostIdentity("test", role, "http://test"), self.environment.ids
+            self.database.direct_dsn,
+            HostIdentity("test", role, "http://test"),
+            self.environment.ids,
         )
 
     async def lose_lease(self) -> None:

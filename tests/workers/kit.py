@@ -54,6 +54,7 @@ class Fleet:
         """What a host of this fleet is configured with."""
         given = {
             "database_url": self.database.app_dsn,
+            "direct_database_url": self.database.direct_dsn,
             "cluster_secret": SECRET,
             "models": [{"provider": "scripted", "modelId": "prompted"}],
             "tools": "tests.workers.tools:registry",
