@@ -178,9 +178,12 @@ def to_settings(model: Model, options: RequestOptions, headers: Mapping[str, str
     from pydantic_ai.settings import ModelSettings
 
     stream = options.stream
+    # A server that traces goes on below the request's span; the caller's own headers win.
+    traceparent = options.telemetry.traceparent
+    trace = {} if traceparent is None else {"traceparent": traceparent}
     settings = ModelSettings(
         max_retries=0,
-        extra_headers={**(stream.headers or {}), **headers},
+        extra_headers={**trace, **(stream.headers or {}), **headers},
         framing_announcement="never",
     )
     # The same bound that the harness compares a "length" stop with.

@@ -10,7 +10,6 @@ from harness.errors import (
     HarnessClosed,
     HarnessFault,
     InvariantDefect,
-    OperationKind,
     StorageError,
 )
 from harness.operation.results import (
@@ -32,6 +31,7 @@ from harness.operation.state import (
     GenerationReady,
     GenerationRetryWait,
     NavigationState,
+    Operation,
     ReadyToCommit,
     RunState,
     StartingPhase,
@@ -53,31 +53,26 @@ from harness.runtime.procedures import assistant, deferred, run, structural, too
 from harness.runtime.procedures.base import DrivePass
 from harness.runtime.procedures.cancellation import reconcile
 from harness.runtime.procedures.navigation import publish_navigation
-from harness.runtime.procedures.turns import end_turn_span, turn_span
-from harness.telemetry import SpanName
-
-_OPERATION_SPANS: dict[OperationKind, SpanName] = {
-    "run": "pi.harness.run",
-    "compaction": "pi.harness.compaction",
-    "navigation": "pi.harness.navigation",
-}
+from harness.runtime.procedures.operation_span import operation_span, pass_ends
+from harness.runtime.procedures.spans import checkpoint_span
+from harness.runtime.procedures.turns import turn_span
 
 
 def start_pass(core: Core, lane: Lane, drive: Drive) -> None:
     """Run the pass of an installed drive in a task of its own."""
     operation = lane.projection.operation
     assert operation is not None
-    span = _OPERATION_SPANS[operation.kind]
-    drive.task = asyncio.get_running_loop().create_task(_run_pass(core, lane, drive, span))
+    drive.task = asyncio.get_running_loop().create_task(_run_pass(core, lane, drive, operation))
     core.detach(drive.task)
     drive.watch_installer(lambda error: lane.abandon(drive, error))
 
 
-async def _run_pass(core: Core, lane: Lane, drive: Drive, span: SpanName) -> None:
+async def _run_pass(core: Core, lane: Lane, drive: Drive, operation: Operation) -> None:
     p = DrivePass(core, lane, drive)
     try:
-        with p.span(span, {}) as inner:
+        with operation_span(p, operation) as inner:
             outcome = await _execute(inner)
+            pass_ends(inner, outcome)
         if not drive.finalizing:
             lane.remove_drive(drive)
             drive.settle(outcome)
@@ -92,7 +87,6 @@ async def _run_pass(core: Core, lane: Lane, drive: Drive, span: SpanName) -> Non
     except Exception as error:  # noqa: BLE001 -- a pass that fails (a hook, for one) rejects without a fault
         _fail(drive, error)
     finally:
-        end_turn_span(drive)
         drive.pass_ended = True
         # An external finalizer settles the drive itself, after its end event was delivered (§4.9).
         if not drive.finalizing or drive.completion.done():
@@ -119,7 +113,11 @@ async def _execute(p: DrivePass) -> DriveOutcome:
 async def reconcile_to_end(p: DrivePass) -> None:
     """Reconcile until the operation is over; each step is durable on its own."""
     while not p.ended():
-        await reconcile(p)
+        if isinstance(p.current().state, RunState):
+            with checkpoint_span(p, "abort_reconcile") as inner:
+                await reconcile(inner)
+        else:
+            await reconcile(p)
 
 
 async def _settled(p: DrivePass) -> DriveSettled:
@@ -139,7 +137,7 @@ async def _advance(p: DrivePass) -> DriveOutcome:
         return await _settled(p)
     if p.core.hooks.has("before_drive"):
         event = BeforeDrive(lane=p.lane.name, run_id=p.operation_id, operation=p.current().kind)
-        await p.hook("before_drive", lambda context: p.core.hooks.before_drive(event, context))
+        await p.hook(lambda context: p.core.hooks.before_drive(event, context))
     first = True
     while True:
         if p.ended():
@@ -162,7 +160,7 @@ async def _wait(p: DrivePass) -> DriveOutcome | None:
         if p.now() < not_before:
             if not p.drive.wait_for_retry:
                 return DriveWaitingRetry(operation_id=p.operation_id, not_before=not_before)
-            await assistant.wait_for_retry(p, not_before)
+            await assistant.wait_for_retry(_retrying(p), not_before)
         return None
     state = p.current().state
     if isinstance(state, RunState) and isinstance(state.phase, DeferredPhase):
@@ -194,6 +192,14 @@ def retry_time(p: DrivePass) -> int | None:
     return None
 
 
+def _retrying(p: DrivePass) -> DrivePass:
+    """Where the wait belongs: inside the turn whose response is tried again."""
+    state = p.current().state
+    if isinstance(state, RunState) and isinstance(state.phase, AssistantPhase):
+        return turn_span(p, state.phase.generation.context.step_id)
+    return p
+
+
 async def _dispatch(p: DrivePass, *, orphaned: bool) -> None:
     state = p.current().state
     match state:
@@ -217,7 +223,7 @@ async def _dispatch_run(p: DrivePass, state: RunState, *, orphaned: bool) -> Non
         case StartingPhase():
             await run.start(p)
         case CheckpointPhase():
-            with p.span("pi.harness.checkpoint", {}) as inner:
+            with checkpoint_span(p, "normal") as inner:
                 await run.checkpoint(inner)
         case AssistantPhase(generation=generation):
             p = turn_span(p, generation.context.step_id)
@@ -238,12 +244,14 @@ async def _dispatch_run(p: DrivePass, state: RunState, *, orphaned: bool) -> Non
                 _require_orphan(orphaned)
             await tools.run_batch(turn_span(p, phase.batch.turn_id), restored=orphaned)
         case CompactionPhase():
-            await _dispatch_structural(p, orphaned=orphaned)
+            with checkpoint_span(p, "compaction") as inner:
+                await _dispatch_structural(inner, orphaned=orphaned)
         case DeferredPhase(deferred=current):
             number = current.poll + (0 if isinstance(current, DeferredPending) else 1)
             await deferred.poll(turn_span(p, poll_turn_id(current.step_id, number)))
         case FailureDrainPhase():
-            await run.failure_drain(p)
+            with checkpoint_span(p, "failure_drain") as inner:
+                await run.failure_drain(inner)
         case _:
             assert_never(phase)
 

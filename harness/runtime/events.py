@@ -14,7 +14,7 @@ import msgspec
 from harness.context import Context
 from harness.operation.events import HandlerError, HarnessEvent, event_type
 from harness.session.line import observe
-from harness.telemetry import NOOP_TELEMETRY
+from harness.telemetry import NOOP_TELEMETRY, AttributeName, AttributeValue
 
 EventListener: TypeAlias = Callable[[Any, Context], Awaitable[None] | None]
 Wanted: TypeAlias = Callable[[HarnessEvent], bool]
@@ -147,9 +147,11 @@ class EventBus:
     async def _traced(
         self, subscription: Subscription, event: HarnessEvent, context: Context
     ) -> None:
-        span = context.telemetry.start(
-            "pi.harness.event_handler", {"pi.harness.event": event_type(event)}
-        )
+        attributes: dict[AttributeName, AttributeValue] = {"pi.event.type": event_type(event)}
+        lane: str | None = getattr(event, "lane", None)
+        if lane is not None:
+            attributes["pi.lane.name"] = lane
+        span = context.telemetry.start("pi.harness.event_handler", attributes)
         try:
             outcome = subscription.listener(isolated(event), context)
             if inspect.isawaitable(outcome):

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 import traceback
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
@@ -17,6 +16,7 @@ from harness.models.protocol import Model
 from harness.operation.events import HandlerError
 from harness.operation.state import BranchPreparation, CompactionPreparation, CompactionReason
 from harness.runtime.events import EventBus, isolated
+from harness.runtime.hook_calls import HookHandler, HookResult, Registration
 from harness.runtime.resources import Resources
 from harness.session.line import observe
 from harness.settings import StreamOptions, StreamOptionsPatch, apply_patch
@@ -201,10 +201,6 @@ class NavigationDecision:
     summary: BranchSummaryPayload | None = None
 
 
-# Any: each hook has its own event and result type; the pipelines below check what they consume.
-HookHandler: TypeAlias = Callable[[Any, Context], "Awaitable[Any] | Any"]
-
-
 class HookFailed(HarnessError):
     """A fail-closed hook raised; the pass or the tool call it guards does not go on."""
 
@@ -218,18 +214,19 @@ class Hooks:
 
     def __init__(self, events: EventBus) -> None:
         self._events = events
-        self._handlers: dict[HookName, list[HookHandler]] = {}
+        self._handlers: dict[HookName, list[Registration]] = {}
 
     def on(
         self, name: HookName, handler: HookHandler, *, id: str | None = None
     ) -> Callable[[], None]:
-        """Register a handler; returns its remover. `id` is for observability only."""
+        """Register a handler; returns its remover. `id` names it in telemetry only."""
         handlers = self._handlers.setdefault(name, [])
-        handlers.append(handler)
+        registered = Registration(handler, id)
+        handlers.append(registered)
 
         def remove() -> None:
-            if handler in handlers:
-                handlers.remove(handler)
+            if registered in handlers:
+                handlers.remove(registered)
 
         return remove
 
@@ -238,10 +235,9 @@ class Hooks:
         return bool(self._handlers.get(name))
 
     async def _call(
-        self, name: HookName, handler: HookHandler, event: HookEvent, context: Context
+        self, name: HookName, handler: Registration, event: HookEvent, context: Context
     ) -> Any:
-        result = handler(replace(event, **_copies(event)), context)
-        return await result if inspect.isawaitable(result) else result
+        return await handler.call(name, replace(event, **_copies(event)), context, _result)
 
     def _report(self, name: HookName, event: HookEvent, error: Exception, context: Context) -> None:
         delivery = self._events.emit_batch(
@@ -451,6 +447,13 @@ class Hooks:
 
         await self._each("before_navigation", event, context, consume)
         return decided[0] if decided else NavigationDecision()
+
+
+def _result(result: Any) -> HookResult:
+    if result is None:
+        return "skipped"
+    blocks = isinstance(result, ToolDecision) and result.block is not None
+    return "blocked" if blocks else "completed"
 
 
 def _typed(result: Any, type_: type[Any]) -> Any:

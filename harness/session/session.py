@@ -41,7 +41,7 @@ from harness.storage.writes import (
     Write,
     set_value,
 )
-from harness.telemetry import NOOP_TELEMETRY
+from harness.telemetry import NOOP_TELEMETRY, AttributeName, AttributeValue
 from harness.usage import SessionStats, Usage
 
 T = TypeVar("T")
@@ -76,7 +76,7 @@ class SessionMutator:
         if self._committed:
             raise InvariantDefect("one mutation commits at most once")
         self._committed = True
-        return await self._session.commit(storage, writes, context)
+        return await self._session.commit(storage, writes, context, lane=self.lane)
 
     async def get_entries(self, ids: Sequence[str], context: Context) -> Mapping[str, Entry]:
         """See `Storage.get_entries`."""
@@ -165,20 +165,26 @@ class Session:
         return await asyncio.shield(self.enqueue(lane, mutation, context))
 
     async def commit(
-        self, storage: Storage, writes: Sequence[Write], context: Context
+        self,
+        storage: Storage,
+        writes: Sequence[Write],
+        context: Context,
+        *,
+        lane: str | None = None,
     ) -> CommitResult:
-        """Commit through the close barrier, with its telemetry span."""
+        """Commit through the close barrier, with its telemetry span; nothing to write has none."""
         if self._sealed:
             raise HarnessClosed
-        if context.telemetry is NOOP_TELEMETRY:
+        if context.telemetry is NOOP_TELEMETRY or not writes:
             return await storage.commit(writes, context)
-        span = context.telemetry.start(
-            "pi.session.write",
-            {
-                "pi.session.item_count": len(writes),
-                "pi.session.item_kinds": tuple(sorted({_kind(write) for write in writes})),
-            },
-        )
+        attributes: dict[AttributeName, AttributeValue] = {
+            "pi.session.id": self.id,
+            "pi.session.item_count": len(writes),
+            "pi.session.item_kinds": tuple(sorted({_kind(write) for write in writes})),
+        }
+        if lane is not None:
+            attributes["pi.lane.name"] = lane
+        span = context.telemetry.start("pi.session.write", attributes)
         try:
             result = await storage.commit(writes, context)
         except BaseException as error:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from harness.context import BACKGROUND
+from harness.context import BACKGROUND, Context
 from harness.operation import values
 from harness.operation.results import DriveSettled, DriveWaitingDeferred, LaneExecution
 from harness.operation.state import IDLE_LANE
@@ -87,8 +87,12 @@ async def play(
     durable: DurableSession,
     plan: Sequence[int] = (),
     kinds: frozenset[PointKind] = ALL_POINTS,
+    context: Context = BACKGROUND,
 ) -> Played:
-    """Play a scenario; process number n dies at its point number `plan[n]`, the last one lives on."""
+    """Play a scenario; process number n dies at its point number `plan[n]`, the last one lives on.
+
+    Each process accepts and drives with `context`.
+    """
     world = World(virtual_environment(next(_seeds)))
     played = Played(world)
     world.operation_id = world.environment.ids.next()
@@ -101,7 +105,7 @@ async def play(
     while True:
         crash_at = plan[life] if life < len(plan) else None
         process = Process(crash_at, kinds, world.clock)
-        await process.live(partial(_life, scenario, world, storage, process))
+        await process.live(partial(_life, scenario, world, storage, process, context))
         played.points.append(process.points)
         if process.died_at is None:
             break
@@ -179,10 +183,12 @@ async def _attach(
     return harness
 
 
-async def _life(scenario: Scenario, world: World, storage: Storage, process: Process) -> None:
+async def _life(
+    scenario: Scenario, world: World, storage: Storage, process: Process, context: Context
+) -> None:
     """What every process does: take the operation up where it stands, and bring it to its end."""
     harness = await _attach(scenario, world, storage, process)
-    await _accepted(scenario, world, harness)
+    await _accepted(scenario, world, harness, context)
     world.reached.add("accepted")
     for step in scenario.steps:
         lost = step.after_lost_tool and world.lost_tool
@@ -190,18 +196,18 @@ async def _life(scenario: Scenario, world: World, storage: Storage, process: Pro
             await _act(world, harness, step)
     user = asyncio.ensure_future(_user(scenario, world, harness))
     try:
-        await _driven(scenario, world, harness)
+        await _driven(scenario, world, harness, context)
     finally:
         user.cancel()
 
 
-async def _accepted(scenario: Scenario, world: World, lane: AgentLane) -> None:
+async def _accepted(scenario: Scenario, world: World, lane: AgentLane, context: Context) -> None:
     """Submit unless an earlier attempt whose answer was lost has arrived (§5.1)."""
     execution = await lane.inspect_execution(BACKGROUND)
     if world.operation_id in _known(execution):
         return
     request = msgspec.structs.replace(scenario.request(world), operation_id=world.operation_id)
-    admitted = await lane.accept(request, BACKGROUND)
+    admitted = await lane.accept(request, context)
     assert isinstance(admitted, Ok), admitted
 
 
@@ -226,10 +232,10 @@ async def _user(scenario: Scenario, world: World, lane: AgentLane) -> None:
             await _act(world, lane, step)
 
 
-async def _driven(scenario: Scenario, world: World, lane: AgentLane) -> None:
+async def _driven(scenario: Scenario, world: World, lane: AgentLane, context: Context) -> None:
     options = DriveOptions(world.operation_id, wait_for_retry=True, poll_deferred=scenario.polls)
     while True:
-        driven = await lane.drive(options, BACKGROUND)
+        driven = await lane.drive(options, context)
         assert isinstance(driven, Ok), driven
         if isinstance(driven.value, DriveSettled):
             return

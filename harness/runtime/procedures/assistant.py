@@ -40,6 +40,7 @@ from harness.runtime.procedures.requests import (
     patched_options,
     request_response,
 )
+from harness.runtime.procedures.spans import response_ends, response_step, step_ends
 from harness.runtime.procedures.streaming import (
     read_frames,
     report_synthetic,
@@ -55,11 +56,7 @@ async def generate(p: DrivePass) -> None:
     ready = transitions.generation_of(p.run())
     if not isinstance(ready, GenerationReady):
         raise InvariantDefect("generation starts from ready")
-    attributes = {
-        "pi.harness.step_id": ready.context.step_id,
-        "pi.harness.attempt": ready.next_attempt,
-    }
-    with p.span("pi.harness.step", attributes) as inner:
+    with response_step(p, "assistant", ready.context.step_id, ready.next_attempt) as inner:
         await _attempt(inner, ready)
 
 
@@ -125,6 +122,7 @@ async def fail_configuration(p: DrivePass, code: str, message: str, details: Jso
         return transitions.configuration_failure(projection, code, message, details)
 
     await p.step(decide)
+    step_ends(p, "failed", code)
     await close_turn(p)
 
 
@@ -214,11 +212,13 @@ async def _after_settlement(
     p: DrivePass, pending: GenerationPending, outcome: Classification
 ) -> None:
     if p.ended():
+        response_ends(p, outcome, retrying=False)
         return
     phase = p.run().phase
     retrying = isinstance(phase, AssistantPhase) and isinstance(
         phase.generation, GenerationRetryWait
     )
+    response_ends(p, outcome, retrying=retrying)
     if retrying:
         return
     if pending.attempt > 1:
@@ -241,11 +241,13 @@ async def _after_settlement(
 
 async def recover_generation(p: DrivePass, pending: GenerationPending) -> None:
     """A request whose process died: settle what is known under the reserved ids (§4.5)."""
-    aborted = isinstance(p.run().control, CancelRequested)
-    message = await synthesize(p, pending, aborted=aborted)
-    await open_turn(p, pending.context.step_id, recovery=True)
-    await report_synthetic(p, message, pending.response_entry_id, recovery=True)
-    await settle(p, message, recovery=True)
+    step_id = pending.context.step_id
+    with response_step(p, "assistant", step_id, pending.attempt, recovery=True) as inner:
+        aborted = isinstance(p.run().control, CancelRequested)
+        message = await synthesize(inner, pending, aborted=aborted)
+        await open_turn(inner, step_id, recovery=True)
+        await report_synthetic(inner, message, pending.response_entry_id, recovery=True)
+        await settle(inner, message, recovery=True)
 
 
 async def synthesize(
@@ -278,12 +280,17 @@ async def synthesize(
 
 async def wait_for_retry(p: DrivePass, not_before: int) -> None:
     """Sleep until `not_before` or until cancellation; the timer is an admitted effect (§4.5)."""
-    delay = max(0, not_before - p.now()) / 1_000
-    if delay > 0:
-        timer = p.gate.admit(lambda: asyncio.ensure_future(p.core.environment.clock.sleep(delay)))
+    delay_ms = max(0, not_before - p.now())
+    if delay_ms == 0:
+        return
+    timer = p.gate.admit(
+        lambda: asyncio.ensure_future(p.core.environment.clock.sleep(delay_ms / 1_000))
+    )
+    with p.span("pi.harness.sleep", {"pi.sleep.delay_ms": delay_ms}) as inner:
         stop = asyncio.ensure_future(p.gate.signal.wait())
         try:
             await asyncio.wait((timer, stop), return_when=asyncio.FIRST_COMPLETED)
+            inner.conclude({"pi.sleep.outcome": "elapsed" if timer.done() else "aborted"})
         finally:
             timer.cancel()
             stop.cancel()

@@ -23,13 +23,29 @@ from harness.operation.transitions.queues import QueueContents
 from harness.runtime.core import Core
 from harness.runtime.drive import Drive
 from harness.runtime.gate import AbortRequested, Gate, OperationEnded
-from harness.runtime.hooks import HookName
 from harness.runtime.lane import Commit, Decision, Lane, Plan
 from harness.session.session import SessionMutator
 from harness.storage.address import AnyValue
-from harness.telemetry import NOOP_TELEMETRY, Attributes, SpanName
+from harness.telemetry import (
+    NOOP_TELEMETRY,
+    AttributeName,
+    Attributes,
+    AttributeValue,
+    SpanName,
+    TelemetryContext,
+)
 
 T = TypeVar("T")
+
+
+class _Ending:
+    """What a span will say when it ends."""
+
+    __slots__ = ("attributes", "error")
+
+    def __init__(self) -> None:
+        self.attributes: dict[AttributeName, AttributeValue] = {}
+        self.error: str | None = None
 
 
 class DrivePass:
@@ -40,6 +56,7 @@ class DrivePass:
         self.lane = lane
         self.drive = drive
         self.context = drive.context
+        self._ending = _Ending()
 
     @property
     def gate(self) -> Gate:
@@ -116,12 +133,15 @@ class DrivePass:
 
         return inner
 
-    async def hook(self, name: HookName, pipeline: Callable[[Context], Awaitable[T]]) -> T:
-        """Run one complete hook pipeline as one admitted effect, below a span of its own (§5.6)."""
-        if self.context.telemetry is NOOP_TELEMETRY:
-            return await self.gate.admit(lambda: pipeline(self.context))
-        with self.span("pi.harness.hook", {"pi.harness.hook": name}) as inner:
-            return await self.gate.admit(lambda: pipeline(inner.context))
+    async def hook(self, pipeline: Callable[[Context], Awaitable[T]]) -> T:
+        """Run one complete hook pipeline as one admitted effect (§5.6)."""
+        return await self.gate.admit(lambda: pipeline(self.context))
+
+    def below(self, telemetry: TelemetryContext) -> DrivePass:
+        """A view of this pass whose spans, writes and events hang below `telemetry`."""
+        inner = copy.copy(self)
+        inner.context = self.context.with_telemetry(telemetry)
+        return inner
 
     @contextmanager
     def span(self, name: SpanName, attributes: Attributes) -> Generator[DrivePass]:
@@ -130,22 +150,27 @@ class DrivePass:
             yield self
             return
         span = self.context.telemetry.start(name, {**self.identity, **attributes})
-        inner = copy.copy(self)
-        inner.context = self.context.with_telemetry(span.context)
+        inner = self.below(span.context)
+        ending = inner._ending = _Ending()
         try:
             yield inner
         except BaseException as error:
-            span.end(error=type(error).__name__)
+            span.end(ending.attributes, error=type(error).__name__)
             raise
-        span.end()
+        span.end(ending.attributes, error=ending.error)
+
+    def conclude(self, attributes: Attributes, *, error: str | None = None) -> None:
+        """Say what the innermost `span` of this view ends with; `error` is a class or a code."""
+        self._ending.attributes.update(attributes)
+        self._ending.error = error
 
     @property
     def identity(self) -> Attributes:
         """The attributes that every span of this pass carries."""
         return {
             "pi.session.id": self.core.session.id,
-            "pi.harness.lane": self.lane.name,
-            "pi.harness.operation_id": self.operation_id,
+            "pi.lane.name": self.lane.name,
+            "pi.operation.id": self.operation_id,
         }
 
     async def emit(self, *events: HarnessEvent) -> None:

@@ -37,6 +37,7 @@ from harness.operation.transitions import terminal
 from harness.runtime.lane import Commit, Decision, Decline
 from harness.runtime.procedures import assistant, deferred
 from harness.runtime.procedures.base import DrivePass, source_call
+from harness.runtime.procedures.provider_span import traced_cancel
 from harness.runtime.procedures.run import apply_writes
 from harness.runtime.procedures.structural import end_standalone
 from harness.runtime.procedures.tools import (
@@ -48,6 +49,7 @@ from harness.runtime.procedures.tools import (
 )
 from harness.runtime.procedures.turns import close_turn, open_turn
 from harness.session.session import SessionMutator
+from harness.telemetry import TelemetryContext
 
 
 async def reconcile(p: DrivePass) -> None:
@@ -147,17 +149,14 @@ async def _cancel_at_provider(
 ) -> None:
     # Best effort: the operation ends whatever the provider answers (§4.6). The operation's own
     # signal is already pulled, so the request gets one of its own.
-    options = RequestOptions(
-        stream=current.stream_options,
-        thinking_level="off",
-        signal=AbortSignal(),
-        telemetry=p.context.telemetry,
-        session_id=p.core.session.id,
-    )
-    span = p.context.telemetry.start("pi.ai.request", {"pi.ai.kind": "cancel_deferred"})
-    try:
+    async def cancel(telemetry: TelemetryContext) -> None:
+        options = RequestOptions(
+            stream=current.stream_options,
+            thinking_level="off",
+            signal=AbortSignal(),
+            telemetry=telemetry,
+            session_id=p.core.session.id,
+        )
         await p.core.models.cancel_deferred(model, handle, options)
-    except Exception as error:  # noqa: BLE001 -- reported in telemetry only
-        span.end(error=type(error).__name__)
-    else:
-        span.end()
+
+    await traced_cancel(p, model, cancel)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from harness.context import Context
 from harness.errors import InvariantDefect, StorageCorrupt
 from harness.messages import AssistantMessage, DeferredHandle, empty_assistant
+from harness.models.protocol import Model
 from harness.operation.classify import Classification, WantsTools, classify_response
 from harness.operation.state import (
     CancelRequested,
+    Deferred,
     DeferredPending,
     OperationError,
 )
@@ -23,6 +25,7 @@ from harness.runtime.procedures.requests import (
     patched_options,
     request_response,
 )
+from harness.runtime.procedures.spans import response_ends, response_step
 from harness.runtime.procedures.streaming import read_frames, report_synthetic
 from harness.runtime.procedures.turns import close_settled, open_turn
 from harness.session.session import SessionMutator
@@ -52,8 +55,14 @@ async def poll(p: DrivePass) -> None:
 
         await p.step(abandon)
         return
-    handle = await source_handle(p, deferred.source_entry_id)
     number = deferred.poll if restored else deferred.poll + 1
+    with response_step(p, "deferred", deferred.step_id, number, recovery=restored) as inner:
+        await _poll_once(inner, deferred, model, number)
+
+
+async def _poll_once(p: DrivePass, deferred: Deferred, model: Model, number: int) -> None:
+    restored = isinstance(deferred, DeferredPending)
+    handle = await source_handle(p, deferred.source_entry_id)
     stream = await patched_options(p, model, deferred.stream_options, "deferred", number)
     response_id, usage_id = p.new_id(), p.new_id()
 
@@ -104,6 +113,7 @@ async def settle(
         return Commit(step, outcome)
 
     outcome = await p.transition(plan, cancelled_ok=True)
+    response_ends(p, outcome, retrying=False)
     if not p.ended() and not isinstance(outcome, WantsTools):
         await close_settled(p, outcome)
 

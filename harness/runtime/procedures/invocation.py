@@ -193,29 +193,42 @@ class UpdateChannel:
 
 
 class ToolSpan:
-    """The span of one real execution: begun at its admission, ended once (§5.8)."""
+    """The span of one real execution: begun at its admission, ended once (§5.8).
+
+    `inside` is the pass as the tool has it: what the tool reports and keeps hangs below its span.
+    """
 
     def __init__(
-        self, p: DrivePass, tool_name: str, invocation_id: str, replay: ReplayPolicy
+        self,
+        p: DrivePass,
+        tool_name: str,
+        turn_id: str,
+        invocation_id: str,
+        replay: ReplayPolicy,
+        *,
+        recovery: bool,
     ) -> None:
-        self._p = p
+        self.inside = p.below(p.context.telemetry)
         self._attributes: Attributes = {
             **p.identity,
-            "pi.harness.tool": tool_name,
-            "pi.harness.invocation_id": invocation_id,
-            "pi.harness.replay": replay,
+            "pi.turn.id": turn_id,
+            "pi.tool.name": tool_name,
+            "pi.tool.invocation_id": invocation_id,
+            "pi.tool.replay": replay,
+            "pi.tool.recovery": recovery,
         }
         self._span: Span | None = None
 
-    def start(self, context: Context) -> Context:
-        """Begin the span; the tool's own spans hang below the returned context."""
-        if context.telemetry is NOOP_TELEMETRY:
-            return context
-        self._span = context.telemetry.start("pi.harness.tool", self._attributes)
-        return context.with_telemetry(self._span.context)
+    def start(self) -> Context:
+        """Begin the span; returns the context for the tool, which carries the operation's signal."""
+        context = self.inside.context
+        if context.telemetry is not NOOP_TELEMETRY:
+            self._span = context.telemetry.start("pi.harness.tool", self._attributes)
+            context = self.inside.context = context.with_telemetry(self._span.context)
+        return context.with_abort_signal(self.inside.gate.signal)
 
     def end(self, *, is_error: bool) -> None:
         """End the span if it began and has not ended."""
         if self._span is not None:
-            self._span.end({"pi.harness.is_error": is_error})
+            self._span.end({"pi.tool.is_error": is_error}, error="tool_error" if is_error else None)
             self._span = None

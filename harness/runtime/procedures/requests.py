@@ -86,9 +86,7 @@ async def patched_options(
         attempt=attempt,
         stream_options=base,
     )
-    patched = await p.hook(
-        "before_request", lambda context: p.core.hooks.before_request(event, context)
-    )
+    patched = await p.hook(lambda context: p.core.hooks.before_request(event, context))
     return patched if step == "assistant" else msgspec.structs.replace(patched, deferred=None)
 
 
@@ -109,9 +107,7 @@ async def request_response(p: DrivePass, plan: RequestPlan) -> AssistantMessage 
             message=message,
         )
         try:
-            return await p.hook(
-                "after_response", lambda context: p.core.hooks.after_response(event, context)
-            )
+            return await p.hook(lambda context: p.core.hooks.after_response(event, context))
         except AbortRequested as abort:
             await abort.cancellation
             return message
@@ -120,10 +116,12 @@ async def request_response(p: DrivePass, plan: RequestPlan) -> AssistantMessage 
         return admit_stream(
             p,
             plan.model,
-            plan.step,
             lambda telemetry: plan.start(
                 model_context, request_options(p, plan, capture, telemetry)
             ),
+            capture,
+            poll=plan.step == "deferred",
+            deferred=bool(plan.stream.deferred),
         )
 
     try:
@@ -173,13 +171,13 @@ def request_options(
 ) -> RequestOptions:
     """What the provider adapter gets: the admitted signal and the harness-owned callbacks."""
 
+    inside = p.below(telemetry)
+
     async def on_payload(payload: JsonValue) -> JsonValue:
         event = BeforePayload(
             lane=p.lane.name, run_id=p.operation_id, model=plan.model, payload=payload
         )
-        return await p.hook(
-            "before_payload", lambda context: p.core.hooks.before_payload(event, context)
-        )
+        return await inside.hook(lambda context: p.core.hooks.before_payload(event, context))
 
     return RequestOptions(
         stream=plan.stream,
@@ -248,9 +246,7 @@ def context_transform(
             messages=messages,
             system_prompt=system_prompt,
         )
-        changed = await p.hook(
-            "transform_context", lambda context: p.core.hooks.transform_context(event, context)
-        )
+        changed = await p.hook(lambda context: p.core.hooks.transform_context(event, context))
         return changed.messages, changed.system_prompt
 
     return transform

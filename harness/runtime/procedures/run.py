@@ -45,9 +45,7 @@ async def start(p: DrivePass) -> None:
             prompt=prompt,
             resources=p.core.resources,
         )
-        messages = await p.hook(
-            "before_run", lambda context: p.core.hooks.before_run(event, context)
-        )
+        messages = await p.hook(lambda context: p.core.hooks.before_run(event, context))
         injected = tuple((p.new_id(), message) for message in messages)
 
     def decide(projection: LaneProjection) -> Step:
@@ -164,9 +162,7 @@ async def finish(p: DrivePass) -> None:
             p.core.session.storage, p.lane.projection.leaf_id, p.core.projectors, p.context
         )
         event = BeforeRunEnd(lane=p.lane.name, run_id=p.operation_id, messages=messages)
-        text = await p.hook(
-            "before_run_end", lambda context: p.core.hooks.before_run_end(event, context)
-        )
+        text = await p.hook(lambda context: p.core.hooks.before_run_end(event, context))
         if text is not None:
             entry_id = p.new_id()
             message = UserMessage(content=text, timestamp=p.now())

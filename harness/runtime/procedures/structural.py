@@ -41,6 +41,7 @@ from harness.runtime.lane import Commit, Decision
 from harness.runtime.procedures.base import DrivePass
 from harness.runtime.procedures.navigation import publish_navigation
 from harness.runtime.procedures.requests import model_missing
+from harness.runtime.procedures.spans import step_ends, summary_step
 from harness.runtime.procedures.summary_request import nested_request, pending_summary
 from harness.session.session import SessionMutator
 from harness.settings import normalize_retry
@@ -78,7 +79,8 @@ async def structural_step(p: DrivePass) -> None:
         case Deciding():
             await _decide(p, structural)
         case Generating(generation=SummaryReady() as ready):
-            await _attempt(p, ready)
+            with summary_step(p, ready.context, ready.next_attempt) as inner:
+                await _attempt(inner, ready)
         case Generating(generation=SummaryPending() as pending):
             raise InvariantDefect(f"attempt {pending.attempt} has no owner")
         case Generating(generation=SummaryRetryWait()) | None:
@@ -145,9 +147,7 @@ async def _decided_compaction(p: DrivePass, preparation: CompactionPreparation) 
         if isinstance(state, CompactionState)
         else None,
     )
-    decision = await p.hook(
-        "before_compaction", lambda context: p.core.hooks.before_compaction(event, context)
-    )
+    decision = await p.hook(lambda context: p.core.hooks.before_compaction(event, context))
     if decision.decline:
 
         async def decline(
@@ -179,9 +179,7 @@ async def _decided_navigation(p: DrivePass, preparation: BranchPreparation) -> b
         preparation=preparation,
         custom_instructions=state.custom_instructions,
     )
-    decision = await p.hook(
-        "before_navigation", lambda context: p.core.hooks.before_navigation(event, context)
-    )
+    decision = await p.hook(lambda context: p.core.hooks.before_navigation(event, context))
     if decision.decline:
         await end_standalone(p, "declined")
         return True
@@ -220,6 +218,7 @@ async def _attempt(p: DrivePass, ready: SummaryReady) -> None:
         await _fail(
             p, OperationError(code=code, message=message, details=details), configuration=True
         )
+        step_ends(p, "failed", code)
         return
     preparation = await read_preparation(p, context.task_id)
 
@@ -237,6 +236,7 @@ async def _attempt(p: DrivePass, ready: SummaryReady) -> None:
     else:
         await publish_navigation(p, (context.result_entry_id, payload), charge_hook=False)
         p.lane.open_structural = None
+    step_ends(p, "succeeded")
 
 
 async def _generate(
@@ -271,8 +271,11 @@ async def _attempt_failed(p: DrivePass, failure: SummaryFailed) -> None:
             )
 
         await p.step(retry)
+        step_ends(p, "retry", "retryable")
         return
-    await _fail(p, OperationError(code="summary_failed", message=str(failure)))
+    error = OperationError(code="summary_failed", message=str(failure))
+    await _fail(p, error)
+    step_ends(p, "failed", error.code)
 
 
 async def _fail(p: DrivePass, error: OperationError, *, configuration: bool = False) -> None:
@@ -291,6 +294,11 @@ async def _fail(p: DrivePass, error: OperationError, *, configuration: bool = Fa
 async def recover_summary(p: DrivePass, pending: SummaryPending) -> None:
     """An attempt whose process died is wholly uncertain: try again under the policy or fail (§4.5)."""
     await announce(p, recovery=True)
+    with summary_step(p, pending.context, pending.attempt, recovery=True) as inner:
+        await _settle_lost_attempt(inner, pending)
+
+
+async def _settle_lost_attempt(p: DrivePass, pending: SummaryPending) -> None:
     if pending.attempt < pending.context.retry_policy.max_attempts:
 
         def retry(projection: LaneProjection) -> Step:
@@ -303,14 +311,14 @@ async def recover_summary(p: DrivePass, pending: SummaryPending) -> None:
             )
 
         await p.step(retry)
+        step_ends(p, "retry", "interrupted")
         return
-    await _fail(
-        p,
-        OperationError(
-            code="summary_interrupted",
-            message="the last attempt was interrupted when its process stopped",
-        ),
+    error = OperationError(
+        code="summary_interrupted",
+        message="the last attempt was interrupted when its process stopped",
     )
+    await _fail(p, error)
+    step_ends(p, "failed", error.code)
 
 
 async def summary_retry_now(p: DrivePass, wait: SummaryRetryWait) -> None:

@@ -6,7 +6,7 @@ import msgspec
 
 from harness.compaction.summarize import SummaryFailed, SummaryReply, read_summary
 from harness.errors import InvariantDefect
-from harness.execution.assistant import consume_stream
+from harness.execution.assistant import ResponseCapture, consume_stream
 from harness.frames import AssistantMessageFrame, StartFrame
 from harness.messages import AssistantMessage
 from harness.models.protocol import AssistantStream, Model, ModelContext, RequestOptions
@@ -44,17 +44,20 @@ async def nested_request(
     if p.core.models.resolve(pending.context.configuration.model) is None:
         raise SummaryFailed(unavailable(p, model))
 
+    capture = ResponseCapture()
+
     def start(telemetry: TelemetryContext) -> AssistantStream:
         options = RequestOptions(
             stream=stream,
             thinking_level="off",
             signal=p.gate.signal,
             telemetry=telemetry,
+            on_response=capture,
             session_id=p.core.session.id,
         )
         return p.core.models.stream(model, model_context, options)
 
-    started = admit_stream(p, model, pending.context.kind, start)
+    started = admit_stream(p, model, start, capture)
     message, _ = await consume_stream(started, model, p.core.environment.clock, _Silent())
 
     def settle(projection: LaneProjection) -> Step:

@@ -175,7 +175,6 @@ async def _before_tool(
         args=prepared.arguments,
     )
     decision = await p.hook(
-        "before_tool",
         lambda context: p.core.hooks.before_tool(event, context, phases.storable_arguments),
     )
     if isinstance(decision, Block):
@@ -207,10 +206,17 @@ async def perform(
     recovery: bool,
 ) -> None:
     """Run one intended call to its staged outcome, then place what is ready."""
-    updates = UpdateChannel(p, call, batch.turn_id, result_entry_id, source_index, recovery)
-    invocation = Invocation(p, result_entry_id, batch.turn_id, source_index)
-    span = ToolSpan(p, call.call.name, result_entry_id, call.tool.replay)
-    tool_context = p.context.with_abort_signal(p.gate.signal)
+    span = ToolSpan(
+        p,
+        call.tool.name,
+        batch.turn_id,
+        result_entry_id,
+        call.tool.replay,
+        recovery=recovery,
+    )
+    inside = span.inside
+    updates = UpdateChannel(inside, call, batch.turn_id, result_entry_id, source_index, recovery)
+    invocation = Invocation(inside, result_entry_id, batch.turn_id, source_index)
 
     def start() -> asyncio.Task[AgentToolResult]:
         # Admission and invocation stand in one expression (§4.2).
@@ -222,7 +228,7 @@ async def perform(
                     updates,
                     batch.tool_context,
                     invocation,
-                    span.start(tool_context),
+                    span.start(),
                 )
             )
         )
@@ -309,7 +315,7 @@ async def _after_tool(
         usage=executed.result.usage,
     )
     try:
-        return await p.hook("after_tool", lambda context: p.core.hooks.after_tool(event, context))
+        return await p.hook(lambda context: p.core.hooks.after_tool(event, context))
     except AbortRequested as abort:
         await abort.cancellation
         return ToolPatch()

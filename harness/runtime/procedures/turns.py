@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-
 from harness.messages import AssistantMessage, ToolResultMessage
 from harness.operation.classify import Classification, Suspended
 from harness.operation.events import RunSuspend, TurnEnd, TurnStart
@@ -19,19 +17,15 @@ def turn_span(p: DrivePass, turn_id: str) -> DrivePass:
     open_span = p.drive.turn_span
     if open_span is None or open_span[0] != turn_id:
         end_turn_span(p.drive)
-        span = p.context.telemetry.start(
-            "pi.harness.turn", {**p.identity, "pi.harness.turn_id": turn_id}
-        )
+        span = p.context.telemetry.start("pi.harness.turn", {**p.identity, "pi.turn.id": turn_id})
         open_span = p.drive.turn_span = (turn_id, span)
-    inner = copy.copy(p)
-    inner.context = p.context.with_telemetry(open_span[1].context)
-    return inner
+    return p.below(open_span[1].context)
 
 
-def end_turn_span(drive: Drive) -> None:
-    """End the span of the open turn, if there is one."""
+def end_turn_span(drive: Drive, *, error: str | None = None) -> None:
+    """End the span of the open turn, if there is one; `error` is a class."""
     if drive.turn_span is not None:
-        drive.turn_span[1].end()
+        drive.turn_span[1].end(error=error)
         drive.turn_span = None
 
 

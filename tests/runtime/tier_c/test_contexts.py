@@ -30,6 +30,10 @@ class Recorder:
         self.log.append(f"{self.name}: {name}")
         return RecordedSpan(self)
 
+    @property
+    def traceparent(self) -> str | None:
+        return None
+
 
 class RecordedSpan:
     def __init__(self, context: TelemetryContext) -> None:

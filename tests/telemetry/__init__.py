@@ -1,0 +1,1 @@
+"""Spans: which there are, where they hang, what they say, and what they never say."""
