@@ -11,13 +11,13 @@ from typing import BinaryIO
 import psycopg
 from psycopg.rows import TupleRow
 
-from harness.context import Context
+from harness.context import BACKGROUND, Context
 from harness.environment import Environment
-from harness.errors import InvalidArgument, LeaseLost, SessionInUse, StorageError
+from harness.errors import InvalidArgument, LeaseLost, NewerVersion, SessionInUse, StorageError
 from harness.session.export_file import read_lines, write_lines
 from harness.session.fork import ForkOptions, fork_records
 from harness.session.rewrite import Keep, next_generation, rewrite_records
-from harness.storage.metadata import STORAGE_VERSION, SessionMetadata
+from harness.storage.metadata import SessionMetadata
 from harness.storage.records import Record
 from harness.storage.snapshot import Snapshot
 from storage_pg.connect import address
@@ -32,7 +32,8 @@ class PostgresCopies:
     """One tenant's end of a transfer, and its forks and rewrites.
 
     Each call takes a connection of its own from `dsn` (the pooled address will do) for as long as it
-    copies. Implements `ExportSource` and `ImportTarget`.
+    copies. `sessions` are this process's: a rewrite owns its session, and so does, for a moment,
+    whoever reads one of an older storage version. Implements `ExportSource` and `ImportTarget`.
     """
 
     def __init__(
@@ -40,19 +41,25 @@ class PostgresCopies:
         dsn: str,
         tenant_id: str,
         environment: Environment,
+        sessions: PostgresSessions,
         *,
         polls: PollSettings | None = None,
     ) -> None:
         self._dsn = dsn
         self._tenant = tenant_id
         self._environment = environment
+        self._sessions = sessions
         self._polls = polls or PollSettings()
 
     @asynccontextmanager
     async def snapshot(
         self, session_id: str, context: Context
     ) -> AsyncGenerator[tuple[SessionMetadata, Snapshot]]:
-        """All of a session as of one instant, whoever owns it; read it on a thread, soon."""
+        """All of a session as of one instant, whoever owns it; read it on a thread, soon.
+
+        Raises `SessionNotFound`, `NewerVersion`, and `SessionInUse` when an older version must be
+        migrated first and somebody else has it.
+        """
         snapshot = await self._snapshot(session_id)
         try:
             yield snapshot.metadata, snapshot
@@ -71,7 +78,8 @@ class PostgresCopies:
         """Make a session of just these records, in one transaction; nobody owns it.
 
         An open operation among them is driven from then on, like any other. Raises
-        `InvalidArgument` for ids that are taken or no UUIDs, and what `records` raises.
+        `SessionExists`, `InvalidArgument` for other ids that are taken or are no UUIDs, and what
+        `records` raises.
         """
 
         def run() -> None:
@@ -103,14 +111,15 @@ class PostgresCopies:
     ) -> SessionMetadata:
         """A new session from a coherent picture of the source, which may be owned and driven (§2.7).
 
-        Raises `SessionNotFound`, `InvalidArgument` for an unknown entry or an id that is taken.
+        Raises `SessionExists`, `InvalidArgument` for an unknown entry or an id that cannot be one,
+        and what `snapshot` raises.
         """
         async with self.snapshot(session_id, context) as (origin, snapshot):
             assert isinstance(snapshot, PostgresSnapshot)
             metadata = SessionMetadata(
                 id=options.id if options.id is not None else self._environment.ids.next(),
                 created_at=self._environment.clock.now_ms(),
-                storage_version=STORAGE_VERSION,
+                storage_version=self._sessions.schema.version,
                 cwd=origin.cwd,
                 parent_session_id=origin.id,
                 metadata=origin.metadata,
@@ -120,15 +129,13 @@ class PostgresCopies:
             )
         return metadata
 
-    async def rewrite(
-        self, sessions: PostgresSessions, session_id: str, keep: Keep, context: Context
-    ) -> SessionMetadata:
+    async def rewrite(self, session_id: str, keep: Keep, context: Context) -> SessionMetadata:
         """Replace a session's content by what `keep` retains, in one transaction (§2.9).
 
-        The session is owned meanwhile: raises what `sessions.open` raises, `InvalidArgument` while an
+        The session is owned meanwhile: raises what `PostgresSessions.open` raises, `InvalidArgument` while an
         operation is open, and `LeaseLost`, with nothing changed.
         """
-        owned = await sessions.open(self._tenant, session_id)
+        owned = await self._sessions.open(self._tenant, session_id)
         try:
             # Reading and writing the same keys in one pass is impossible: the new content waits here.
             with tempfile.TemporaryFile() as spool:
@@ -153,6 +160,21 @@ class PostgresCopies:
             self._restoring(connection, session_id).fill(read_lines(spool), next_seq)
 
     async def _snapshot(self, session_id: str) -> PostgresSnapshot:
+        found = await self._begin(session_id)
+        try:
+            behind = self._sessions.schema.pending(found.metadata.storage_version)
+        except NewerVersion:
+            await asyncio.to_thread(found.close)
+            raise
+        if not behind:
+            return found
+        await asyncio.to_thread(found.close)
+        # Owning it is what migrates it.
+        owned = await self._sessions.open(self._tenant, session_id)
+        await owned.storage.close(BACKGROUND)
+        return await self._begin(session_id)
+
+    async def _begin(self, session_id: str) -> PostgresSnapshot:
         return await asyncio.to_thread(PostgresSnapshot, self._dsn, self._tenant, session_id)
 
     def _restoring(self, connection: psycopg.Connection[TupleRow], session_id: str) -> Restoring:

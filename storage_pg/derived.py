@@ -93,7 +93,7 @@ def derived_steps(
     for write in writes:
         if isinstance(write, SetValue | DeleteValue):
             facts.note(write)
-    steps: list[Step] = [(_NAMED, _listed(name)) for name in facts.named]
+    steps: list[Step] = [(_NAMED, listed_name(name)) for name in facts.named]
     for operation, meta in facts.opened.items():
         state = facts.moved.get(operation)
         if operation in known_due or state is None:
@@ -128,7 +128,7 @@ def kind_of(meta: OperationMeta) -> OperationKind:
             assert_never(meta.intent)
 
 
-def _listed(name: str | None) -> str | None:
+def listed_name(name: str | None) -> str | None:
     """The name as text can hold it; the session's own value keeps every character."""
     return None if name is None else valid_unicode(name).replace("\x00", "\ufffd")
 

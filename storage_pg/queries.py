@@ -15,6 +15,7 @@ _FILES = (
     "admin.sql",
     "search.sql",
     "copies.sql",
+    "migrating.sql",
 )
 
 

@@ -28,9 +28,10 @@ from harness.storage.metadata import SessionMetadata
 from harness.storage.records import ElementRecord, Record, ValueRecord
 from harness.storage.rows import payload_json
 from harness.usage import ZERO_USAGE, UsageRow, add_usage
-from storage_pg.derived import META, NAME, STATE, kind_of
+from storage_pg.derived import META, NAME, STATE, kind_of, listed_name
 from storage_pg.due import PollSettings, due_instant, due_of
 from storage_pg.queries import QUERIES
+from storage_pg.sessions import SessionExists
 
 _BATCH = 200
 # Any: pyright cannot name a union as type[T]; the decoder takes it.
@@ -63,7 +64,8 @@ class Restoring:
         self._states: dict[str, OperationState] = {}
 
     def make(self, metadata: SessionMetadata, agent: str | None) -> None:
-        """The session's row; raises `InvalidArgument` for what this database cannot hold."""
+        """The session's row; raises `SessionExists`, and `InvalidArgument` for what this database
+        cannot hold."""
         parent = metadata.parent_session_id
         try:
             self._connection.execute(
@@ -84,7 +86,7 @@ class Restoring:
                 },
             )
         except psycopg.errors.UniqueViolation as error:
-            raise InvalidArgument(f"session {metadata.id} exists already") from error
+            raise SessionExists(f"session {metadata.id} exists already") from error
         except (psycopg.errors.UntranslatableCharacter, UnicodeEncodeError) as error:
             raise InvalidArgument(
                 "session metadata may contain neither NUL nor lone surrogates here"
@@ -155,7 +157,7 @@ class Restoring:
 
     def _note(self, record: ValueRecord) -> None:
         if record.namespace == NAME and not record.key:
-            self._name = decode(record.json, str)
+            self._name = listed_name(decode(record.json, str))
         elif record.namespace == META:
             self._metas[record.key] = decode(record.json, OperationMeta)
         elif record.namespace == STATE:

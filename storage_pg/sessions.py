@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -22,7 +23,8 @@ from harness.errors import (
 from harness.operation import values
 from harness.operation.state import IDLE_LANE
 from harness.session.session import MAIN_LANE, Session
-from harness.storage.metadata import STORAGE_VERSION, SessionMetadata
+from harness.storage.metadata import SessionMetadata
+from harness.storage.migrations import CURRENT_SCHEMA, Schema
 from harness.storage.writes import SetValue, Write, set_value
 from harness.usage import ZERO_USAGE
 from storage_pg.claimed import ClaimedSession, HeldElsewhere, NoSuchSession
@@ -38,13 +40,19 @@ from storage_pg.idempotency import (
     tenant_transaction,
 )
 from storage_pg.lease import HostLease
+from storage_pg.migrating import migrate_claimed
 from storage_pg.queries import QUERIES
 from storage_pg.reader import SessionReader, open_snapshot
 from storage_pg.storage import Pool, PostgresStorage
 from storage_pg.writer import SharedWriter
 
+_log = logging.getLogger(__name__)
 
-class SessionExists(StorageError):
+# Sessions that were spoken of; after so many, again.
+_TOLD = 10_000
+
+
+class SessionExists(InvalidArgument):
     """The session id is taken; use another one, or leave it out to have one made."""
 
 
@@ -76,7 +84,8 @@ class OwnedSession:
 class PostgresSessions:
     """Makes, claims and reads sessions of any tenant; every call names its tenant.
 
-    `lease` is this process's host; without one nothing can be claimed. Listing and receipts are in
+    `lease` is this process's host; without one nothing can be claimed. Claimed sessions are of the
+    storage version of `schema`. Listing and receipts are in
     `storage_pg.catalog`.
     """
 
@@ -88,12 +97,15 @@ class PostgresSessions:
         *,
         lease: HostLease | None = None,
         polls: PollSettings | None = None,
+        schema: Schema = CURRENT_SCHEMA,
     ) -> None:
         self._pool = pool
         self._writer = writer
         self._environment = environment
         self._lease = lease
         self._polls = polls or PollSettings()
+        self.schema = schema
+        self._too_new: set[str] = set()
 
     async def create(self, tenant_id: str, new: NewSession | None = None) -> SessionMetadata:
         """Make a session with an idle lane `main` at the root (§2.8).
@@ -147,7 +159,7 @@ class PostgresSessions:
                     "cwd": new.cwd,
                     "parent": new.parent_session_id,
                     "legacy_parent": None,
-                    "version": STORAGE_VERSION,
+                    "version": self.schema.version,
                     "usage": encode_str(ZERO_USAGE),
                     "namespaces": [write.namespace for write in stored],
                     "keys": [write.key for write in stored],
@@ -165,6 +177,7 @@ class PostgresSessions:
         return SessionMetadata(
             id=session_id,
             created_at=now,
+            storage_version=self.schema.version,
             cwd=new.cwd,
             parent_session_id=new.parent_session_id,
             metadata=dict(new.metadata) if new.metadata else None,
@@ -175,8 +188,8 @@ class PostgresSessions:
     ) -> OwnedSession | HeldElsewhere | NoSuchSession:
         """Try to own a session; closing its storage gives it back.
 
-        Raises `NewerVersion` when a newer Laneway wrote it, `StorageCorrupt` when it holds what cannot
-        be read, `HostDown` and `HostFull`.
+        What an older Laneway wrote is migrated first (§7.3). Raises `NewerVersion` when a newer one
+        wrote it, `StorageCorrupt` when it holds what cannot be read, `HostDown` and `HostFull`.
         """
         if self._lease is None:
             raise InvalidArgument("this process is no host: it has no lease connection")
@@ -184,14 +197,14 @@ class PostgresSessions:
         claimed = await lease.claim(tenant_id, session_id)
         if not isinstance(claimed, ClaimedSession):
             return claimed
-        if claimed.metadata.storage_version > STORAGE_VERSION:
-            await lease.release(session_id)
-            raise NewerVersion(claimed.metadata.storage_version, STORAGE_VERSION)
+        fence = claimed.fence
 
         async def release() -> None:
-            await lease.release(session_id, claimed.fence)
+            await lease.release(session_id, fence)
 
         try:
+            now = self._environment.clock.now_ms()
+            claimed = await migrate_claimed(self._pool, claimed, self.schema, now, self._polls)
             storage = PostgresStorage(
                 claimed,
                 pool=self._pool,
@@ -200,11 +213,22 @@ class PostgresSessions:
                 polls=self._polls,
                 release=release,
             )
-        except BaseException:
-            await release()  # an operation's state is unreadable
+        except BaseException as error:
+            await release()  # of a newer version, or an operation's state is unreadable
+            if isinstance(error, NewerVersion):
+                self._leave_alone(session_id, error)
             raise
         lease.watch(session_id, claimed.fence, storage.lose)
         return OwnedSession(claimed, storage)
+
+    def _leave_alone(self, session_id: str, error: NewerVersion) -> None:
+        """Say it once: its operations wait for a newer process, and are offered here again and again."""
+        if session_id in self._too_new:
+            return
+        if len(self._too_new) >= _TOLD:
+            self._too_new.clear()
+        self._too_new.add(session_id)
+        _log.warning("session %s is left to a newer process: %s", session_id, error)
 
     async def open(self, tenant_id: str, session_id: str) -> OwnedSession:
         """Own a session or raise: `SessionInUse` naming the holder, or `SessionNotFound`."""

@@ -13,7 +13,7 @@ from psycopg.rows import TupleRow
 from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout
 
 from harness.clock import Clock
-from harness.codec import decode
+from harness.codec import decode, encode_str
 from harness.context import Context
 from harness.entries import Entry, EntryStructure
 from harness.errors import LeaseLost, StorageClosed, StorageCorrupt, StorageError
@@ -28,6 +28,7 @@ from harness.storage.protocol import (
     StoredValue,
     UsageScan,
 )
+from harness.storage.rows import decode_json
 from harness.storage.writes import DeleteValue, SetValue, Write
 from harness.usage import SessionStats, UsageRow
 from storage_pg.claimed import ClaimedSession
@@ -54,18 +55,21 @@ _STATE_TYPE: Any = OperationState
 class _Control:
     """One control value: text as it came with the claim, or the object that a commit set."""
 
-    __slots__ = ("decoded", "seq", "text", "value")
+    __slots__ = ("seq", "text", "type", "value")
 
     def __init__(self, seq: int, text: str | None, value: object) -> None:
         self.seq = seq
         self.text = text
+        self.type: Any = None
         self.value = value
 
     def get(self, type_: Any) -> Any:
-        """The value; decoded at its first use."""
-        if self.text is not None:
+        """The value as this type; decoded at its first use. Whoever asks for anything gets JSON."""
+        if type_ is Any:
+            return decode_json(encode_str(self.value) if self.text is None else self.text)
+        if self.text is not None and self.type != type_:
             self.value = decode(self.text, type_)
-            self.text = None
+            self.type = type_
         return self.value
 
 

@@ -47,6 +47,10 @@ class TransferDamaged(StorageError):
     """What arrived is not what was sent: records are missing or differ. Nothing was made of it."""
 
 
+class TargetDiffers(TransferDamaged):
+    """The target does not hold what it was given; it was removed again."""
+
+
 class Summary(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """How many records a session has, and the SHA-256 (hex) of their lines in format 4."""
 
@@ -65,6 +69,7 @@ class Tally:
     """Counts and digests records as they pass."""
 
     records: int = 0
+    last_seq: int = 0
     _digest: Any = field(default_factory=hashlib.sha256)  # Any: hashlib names no type for it
 
     def add(self, line: bytes) -> None:
@@ -76,6 +81,7 @@ class Tally:
         """The same records, counted."""
         for record in records:
             self.add(record_line(record))
+            self.last_seq = record.seq
             yield record
 
     def summary(self) -> Summary:
@@ -126,6 +132,11 @@ class Incoming:
     records: Iterator[Record]
     _file: BinaryIO | None = None
 
+    @property
+    def by_line(self) -> bool:
+        """Whether each record is a line of its own, below the header."""
+        return self._file is not None
+
     def close(self) -> None:
         """Let go of the file."""
         if self._file is not None:
@@ -147,10 +158,13 @@ def open_incoming(path: Path, operations: OpenOperations) -> Incoming:
         file.close()
         # It was sent from elsewhere: its place here says nothing to anybody.
         raise StorageCorrupt(str(error).replace(str(path), "the file")) from error
+    except RecursionError as error:
+        file.close()
+        raise StorageCorrupt("the file: something in it is nested too deeply") from error
     except BaseException:
         file.close()
         raise
-    incoming.records = _Check(operations).checked(incoming.records)
+    incoming.records = _Check(operations, incoming.by_line).checked(incoming.records)
     return incoming
 
 
@@ -211,35 +225,72 @@ def _record(line: bytes, number: int, offset: int) -> Record:
     return found[0]
 
 
+# What the harness keeps under names of its own, and lists.
+_KNOWN: dict[str, Any] = {
+    address.namespace: address.type
+    for address in (
+        values.lane_config(""),
+        values.lane_last_result(""),
+        values.operation_meta(""),
+        values.operation_state(""),
+        values.operation_preparation_prefix(""),
+        values.pending_entry(""),
+        values.pending_tool_output_prefix(""),
+        values.pending_assistant_frames("", ""),
+        values.SESSION_NAME,
+        values.entry_label(""),
+    )
+}
+
+
 class _Check:
     """What must hold of a session's records together, whoever wrote them."""
 
-    def __init__(self, operations: OpenOperations) -> None:
+    def __init__(self, operations: OpenOperations, by_line: bool) -> None:
         self._operations = operations
+        self._by_line = by_line
         self._last_seq = 0
         self._entries: set[str] = set()
         self._usage: set[str] = set()
         self._leaves: dict[str, str | None] = {}
         self._states: set[str] = set()
+        self._current: set[str] = set()
+        self._open: set[str] = set()
         self._places: set[tuple[str, str]] = set()
 
     def checked(self, records: Iterable[Record]) -> Iterator[Record]:
-        """The records as they pass; raises at the first that cannot be."""
-        for record in records:
-            if record.seq <= self._last_seq:
-                raise StorageCorrupt(
-                    f"sequence number {record.seq} comes after {self._last_seq} in the file"
-                )
-            self._last_seq = record.seq
-            self._take(record)
-            yield record
+        """The records as they pass; raises at the first that cannot be, and says which it is."""
+        passed = 0
+        try:
+            for record in records:
+                self._take(record)
+                passed += 1
+                yield record
+        except StorageCorrupt as error:
+            if str(error).startswith("the file"):
+                raise
+            raise StorageCorrupt(f"the file: {self._after(passed)} {error}") from error
+        except RecursionError as error:
+            raise StorageCorrupt(f"the file: {self._after(passed)} is nested too deeply") from error
+        self._whole()
+
+    def _after(self, passed: int) -> str:
+        """The name of the record that follows so many."""
+        return f"line {passed + 2}" if self._by_line else f"record {passed + 1}"
+
+    def _whole(self) -> None:
         for lane, leaf in self._leaves.items():
             if leaf is not None and leaf not in self._entries:
-                raise StorageCorrupt(f"lane {lane} stands at the missing entry {leaf}")
+                raise StorageCorrupt(f"the file: lane {lane} stands at the missing entry {leaf}")
         if MAIN_LANE not in self._leaves or self._leaves.keys() != self._states:
             raise StorageCorrupt("the file holds no session: its lanes are not complete")
+        if self._open != self._current:
+            raise StorageCorrupt("the file: its open operations are not those that its lanes name")
 
     def _take(self, record: Record) -> None:
+        if record.seq <= self._last_seq:
+            raise StorageCorrupt(f"has sequence number {record.seq} after {self._last_seq}")
+        self._last_seq = record.seq
         match record:
             case MessageEntry() | CompactionEntry() | BranchSummaryEntry() | CustomEntry():
                 self._entry(record)
@@ -248,41 +299,59 @@ class _Check:
                 self._usage.add(record.id)
             case ValueRecord():
                 self._value(record)
-            case ElementRecord(namespace=namespace, key=key):
+            case ElementRecord(namespace=namespace, key=key, json=text):
                 _check_place(namespace, key)
+                _check_shape(namespace, text)
             case _:
                 assert_never(record)
 
     def _entry(self, entry: Entry) -> None:
         self._new_id(entry.id)
         if entry.parent_id is not None and entry.parent_id not in self._entries:
-            raise StorageCorrupt(f"entry {entry.id} names missing parent {entry.parent_id}")
+            raise StorageCorrupt(
+                f"has entry {entry.id}, which names missing parent {entry.parent_id}"
+            )
         if entry.timestamp < 0:
-            raise StorageCorrupt(f"entry {entry.id} has a negative timestamp")
+            raise StorageCorrupt(f"has entry {entry.id}, which has a negative timestamp")
         self._entries.add(entry.id)
 
     def _new_id(self, found: str) -> None:
         if found in self._entries or found in self._usage:
-            raise StorageCorrupt(f"id {found} is in the file twice")
+            raise StorageCorrupt(f"has id {found}, which is in the file twice")
 
     def _value(self, record: ValueRecord) -> None:
         _check_place(record.namespace, record.key)
         place = (record.namespace, record.key)
         if place in self._places:
-            raise StorageCorrupt(f"the value {record.namespace} {record.key} is in the file twice")
+            raise StorageCorrupt(f"has {record.namespace} {record.key}, which is in the file twice")
         self._places.add(place)
         if record.namespace == values.lane_leaf_inventory_prefix().namespace:
             self._leaves[record.key] = value_of(record, values.lane_leaf(record.key))
         elif record.namespace == values.lane_state("").namespace:
             self._states.add(record.key)
             state = value_of(record, values.lane_state(record.key))
-            if state.current_operation_id is not None and self._operations == "refuse":
-                raise InvalidArgument(
-                    f"lane {record.key} has the open operation {state.current_operation_id}: let it "
-                    "end first, or keep it when nothing drives the original any more"
-                )
+            if state.current_operation_id is not None:
+                self._current.add(state.current_operation_id)
+                self._may_be_open(record.key, state.current_operation_id)
+        else:
+            _check_shape(record.namespace, record.json)
+            if record.namespace == values.operation_state("").namespace:
+                self._open.add(record.key)
+
+    def _may_be_open(self, lane: str, operation: str) -> None:
+        if self._operations == "refuse":
+            raise InvalidArgument(
+                f"lane {lane} has the open operation {operation}: let it end first, or keep it when "
+                "nothing drives the original any more"
+            )
+
+
+def _check_shape(namespace: str, text: str) -> None:
+    type_ = _KNOWN.get(namespace)
+    if type_ is not None:
+        decode(text, type_)
 
 
 def _check_place(namespace: str, key: str) -> None:
     if not namespace or "\x00" in namespace or "\x00" in key:
-        raise StorageCorrupt(f"no value can have the address {namespace!r} {key!r}")
+        raise StorageCorrupt(f"has the address {namespace!r} {key!r}, which no value can have")

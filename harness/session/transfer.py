@@ -8,11 +8,12 @@ and a target sees nothing of a file that never arrives whole.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterable, Iterable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -20,12 +21,12 @@ from typing import Protocol
 import msgspec
 
 from harness.context import Context
-from harness.errors import InvalidArgument
+from harness.errors import InvalidArgument, StorageError
 from harness.session.export_file import (
     OpenOperations,
     Summary,
     Tally,
-    TransferDamaged,
+    TargetDiffers,
     export_header,
     open_incoming,
     summarize,
@@ -89,6 +90,15 @@ class ImportOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class Arrival:
+    """A file that arrived whole; `sha256` (hex) is of all its bytes."""
+
+    path: Path
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
 class Imported:
     """The session that was made and what it holds."""
 
@@ -105,7 +115,7 @@ class Export:
         self.path = path
         self.size = size
 
-    async def chunks(self) -> AsyncIterator[bytes]:
+    async def chunks(self) -> AsyncGenerator[bytes]:
         """The file, piece by piece; `size` bytes in all."""
         with self.path.open("rb") as file:
             while chunk := await asyncio.to_thread(file.read, _CHUNK):
@@ -151,10 +161,8 @@ async def import_session(
     `TransferDamaged` and `StorageCorrupt` for what is not whole or cannot be, `InvalidArgument` for
     an id that is taken or an open operation, `NewerVersion`, `TransferTooLarge`; nothing is left then.
     """
-    async with _folder() as folder:
-        path = folder / "session.jsonl"
-        await _receive(path, chunks, options.max_bytes)
-        return await _import_file(target, path, options, context)
+    async with receive(chunks, options.max_bytes) as arrival:
+        return await import_file(target, arrival.path, options, context)
 
 
 async def copy_session(
@@ -166,22 +174,31 @@ async def copy_session(
 ) -> Imported:
     """Export a session from one backend and import it into another; raises what either raises."""
     async with open_export(source, session_id, context) as export:
-        return await _import_file(target, export.path, options, context)
+        return await import_file(target, export.path, options, context)
 
 
-async def _receive(path: Path, chunks: AsyncIterable[bytes], max_bytes: int | None) -> None:
-    size = 0
-    with path.open("wb") as file:
-        async for chunk in chunks:
-            size += len(chunk)
-            if max_bytes is not None and size > max_bytes:
-                raise TransferTooLarge(f"the file has more than {max_bytes} bytes")
-            await asyncio.to_thread(file.write, chunk)
+@asynccontextmanager
+async def receive(
+    chunks: AsyncIterable[bytes], max_bytes: int | None = None
+) -> AsyncGenerator[Arrival]:
+    """Take a file in, however slow its sender, before anything is made of it. It is gone after the
+    block. Raises `TransferTooLarge`."""
+    async with _folder() as folder:
+        path, size, digest = folder / "session.jsonl", 0, hashlib.sha256()
+        with path.open("wb") as file:
+            async for chunk in chunks:
+                size += len(chunk)
+                if max_bytes is not None and size > max_bytes:
+                    raise TransferTooLarge(f"the file has more than {max_bytes} bytes")
+                digest.update(chunk)
+                await asyncio.to_thread(file.write, chunk)
+        yield Arrival(path, size, digest.hexdigest())
 
 
-async def _import_file(
+async def import_file(
     target: ImportTarget, path: Path, options: ImportOptions, context: Context
 ) -> Imported:
+    """Make a session from a file that is here; raises what `import_session` raises."""
     tally = Tally()
     incoming = await asyncio.to_thread(open_incoming, path, options.operations)
     try:
@@ -194,14 +211,29 @@ async def _import_file(
         await target.restore(metadata, records, incoming.next_seq, context)
     finally:
         incoming.close()
+    try:
+        await _compare(target, metadata, tally, incoming.next_seq, context)
+    except BaseException:
+        # Unless somebody works on it already: then it is theirs.
+        with suppress(StorageError):
+            await target.delete(metadata, context)
+        raise
+    return Imported(metadata, tally.summary())
+
+
+async def _compare(
+    target: ImportTarget, metadata: SessionMetadata, tally: Tally, next_seq: int, context: Context
+) -> None:
+    """Read the new session back; raises `TargetDiffers` unless it holds what it was given."""
+    given = tally.summary()
     async with target.snapshot(metadata.id, context) as (_, snapshot):
+        if snapshot.next_seq > max(next_seq, tally.last_seq + 1):
+            return  # an operation that came along is driven already: it holds more
         arrived = await asyncio.to_thread(summarize, snapshot)
-    if arrived != tally.summary():
-        await target.delete(metadata, context)
-        raise TransferDamaged(
-            f"the target holds other records ({arrived.records}) than it was given ({tally.records})"
+    if arrived != given:
+        raise TargetDiffers(
+            f"the target holds other records ({arrived.records}) than it was given ({given.records})"
         )
-    return Imported(metadata, arrived)
 
 
 @asynccontextmanager

@@ -243,6 +243,8 @@ def parse_line(line: bytes) -> list[LineItem]:
         items = [_parse_piece(bytes(piece)) for piece in pieces]
     except msgspec.ValidationError as error:
         raise LineError(str(error)) from error
+    except UnicodeDecodeError as error:
+        raise LineError("is no UTF-8") from error
     except msgspec.DecodeError:
         items = _parse_slowly(line)
     if not items:

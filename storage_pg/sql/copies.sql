@@ -1,5 +1,13 @@
 -- Whole sessions going in and out, in transactions that have named their tenant.
 
+-- name: list_metadata
+-- All sessions, or one, oldest first.
+SELECT id::text, created_at, cwd, parent_session_id::text, legacy_parent_session_path,
+       storage_version, store_generation, metadata
+FROM laneway.sessions
+WHERE %(only)s::uuid IS NULL OR id = %(only)s::uuid
+ORDER BY created_at, id
+
 -- name: copy_session
 -- A session's own row.
 SELECT created_at, cwd, parent_session_id::text, legacy_parent_session_path, storage_version,

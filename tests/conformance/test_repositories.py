@@ -1,4 +1,4 @@
-"""Every embedded repository gives the same answers."""
+"""Every repository gives the same answers."""
 
 from __future__ import annotations
 

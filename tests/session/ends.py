@@ -66,7 +66,9 @@ class PostgresEnd:
 
     def __init__(self, kit: Kit) -> None:
         self.kit = kit
-        self.copies = PostgresCopies(kit.database.app_dsn, kit.tenant, kit.environment)
+        self.copies = PostgresCopies(
+            kit.database.app_dsn, kit.tenant, kit.environment, kit.sessions
+        )
         self.target: ImportTarget = self.copies
 
     async def create(self) -> Session:

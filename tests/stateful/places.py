@@ -133,7 +133,7 @@ class PostgresPlace:
         self._reads = reads
         self._environment = environment
         self._sessions = PostgresSessions(kit.pool, kit.writer, environment, lease=kit.lease)
-        self._copies = PostgresCopies(kit.database.app_dsn, kit.tenant, environment)
+        self._copies = PostgresCopies(kit.database.app_dsn, kit.tenant, environment, self._sessions)
         self._id = ""
         self._owned: OwnedSession | None = None
 
@@ -170,7 +170,7 @@ class PostgresPlace:
         self._id = metadata.id
 
     async def rewrite(self, keep: Keep) -> SessionMetadata:
-        return await self._copies.rewrite(self._sessions, self._id, keep, BACKGROUND)
+        return await self._copies.rewrite(self._id, keep, BACKGROUND)
 
     async def delete(self, metadata: SessionMetadata) -> None:
         await self._sessions.delete(self._kit.tenant, metadata.id)

@@ -39,7 +39,7 @@ class _Drop(Keep):
 
 
 def copies_of(kit: Kit, tenant: str | None = None) -> PostgresCopies:
-    return PostgresCopies(kit.database.app_dsn, tenant or kit.tenant, kit.environment)
+    return PostgresCopies(kit.database.app_dsn, tenant or kit.tenant, kit.environment, kit.sessions)
 
 
 async def records(copies: PostgresCopies, session_id: str) -> list[Record]:
@@ -86,10 +86,10 @@ async def test_a_rewrite_equals_that_of_another_backend(kit: Kit) -> None:
     await copy_session(copies, session.id, memory.target, ImportOptions(), BACKGROUND)
     original = await memory.repository.get(session.id, BACKGROUND)
     with pytest.raises(SessionInUse):
-        await copies.rewrite(kit.sessions, session.id, Keep(), BACKGROUND)
+        await copies.rewrite(session.id, Keep(), BACKGROUND)
     dropped = type((await session.storage.scan_entries(EntryScan(), BACKGROUND))[2])
     await session.close(BACKGROUND)
-    rewritten = await copies.rewrite(kit.sessions, session.id, _Drop(dropped), BACKGROUND)
+    rewritten = await copies.rewrite(session.id, _Drop(dropped), BACKGROUND)
     assert rewritten.store_generation == 1
     await memory.repository.rewrite(original, _Drop(dropped), BACKGROUND)
     here = (await kit.sessions.open(kit.tenant, session.id)).session(kit.environment)
@@ -108,7 +108,7 @@ async def test_a_rewrite_that_fails_changes_nothing(kit: Kit) -> None:
     copies = copies_of(kit)
     before = await records(copies, session_id)
     with pytest.raises(InvalidArgument, match="open operation"):
-        await copies.rewrite(kit.sessions, session_id, Keep(), BACKGROUND)
+        await copies.rewrite(session_id, Keep(), BACKGROUND)
     assert await records(copies, session_id) == before
     # It is given back.
     await (await kit.sessions.open(kit.tenant, session_id)).storage.close(BACKGROUND)
@@ -132,7 +132,7 @@ async def test_a_rewrite_without_the_lease_changes_nothing(kit: Kit) -> None:
             return None
 
     with pytest.raises(LeaseLost):
-        await copies.rewrite(kit.sessions, session.id, Robbed(), BACKGROUND)
+        await copies.rewrite(session.id, Robbed(), BACKGROUND)
     assert await records(copies, session.id) == before
 
 
@@ -173,7 +173,7 @@ async def test_another_tenants_session_is_not_found(kit: Kit) -> None:
         with pytest.raises(SessionNotFound):
             await other.fork(session_id, TreeFork(), BACKGROUND)
     with pytest.raises(SessionNotFound):
-        await other.rewrite(kit.sessions, made.id, Keep(), BACKGROUND)
+        await other.rewrite(made.id, Keep(), BACKGROUND)
     with pytest.raises(SessionInUse):
         await other.delete(made, BACKGROUND)
     assert len(await records(copies_of(kit), made.id)) == 2

@@ -16,11 +16,13 @@ class Capabilities:
 
     `durable`: a committed transaction survives `crash`. `multi_process_lease`: a second opener is
     refused while the first lives. `physical_reclaim`: deleted values leave no bytes behind at once.
+    `any_metadata`: the metadata of sessions may hold NUL and lone surrogates.
     """
 
     durable: bool = False
     multi_process_lease: bool = False
     physical_reclaim: bool = False
+    any_metadata: bool = False
 
 
 class StorageBackend(Protocol):

@@ -21,7 +21,7 @@ from harness.session.fork import BranchFork, TreeFork
 from harness.session.repo import CreateOptions
 from harness.session.session import Session
 from harness.settings import LaneConfiguration, ModelIdentity
-from harness.storage.address import list_of, value
+from harness.storage.address import ValueList, list_of, value
 from harness.storage.metadata import SessionMetadata
 from harness.storage.protocol import EntryScan, Storage, UsageScan
 from harness.storage.writes import Write, append_list, insert_entry, insert_usage, set_value
@@ -41,12 +41,17 @@ async def busy_session(session: Session, samples: Samples) -> list[str]:
     Returns the entry ids: 0-4 in one line (3 is a compaction), 5-6 beside it below 1.
     """
     chain = samples.chain(None, 3)
+    operation = samples.new_id()
     compaction = samples.entry(chain[-1].id, samples.compaction())
     last = samples.entry(compaction.id, samples.assistant())
     side = samples.chain(chain[1].id, 2)
     entries = [*chain, compaction, last, *side]
     meta = OperationMeta(
-        operation_id="op", lane="main", source_leaf_id=None, started_at=1, intent=CompactionIntent()
+        operation_id=operation,
+        lane="main",
+        source_leaf_id=None,
+        started_at=1,
+        intent=CompactionIntent(),
     )
     writes: list[Write] = [insert_entry(entry) for entry in entries]
     writes += [insert_usage(samples.row(entry_id=entry.id)) for entry in entries]
@@ -56,7 +61,7 @@ async def busy_session(session: Session, samples: Samples) -> list[str]:
         set_value(values.lane_config("main"), CONFIGURATION),
         set_value(
             values.lane_state("main"),
-            LaneState(current_operation_id="op", pending_next_run=("queued",)),
+            LaneState(current_operation_id=operation, pending_next_run=("queued",)),
         ),
         set_value(values.lane_leaf("side"), side[-1].id),
         set_value(values.lane_config("side"), CONFIGURATION),
@@ -64,16 +69,28 @@ async def busy_session(session: Session, samples: Samples) -> list[str]:
         set_value(values.entry_label(chain[0].id), "first"),
         set_value(values.entry_label(last.id), "last"),
         set_value(values.entry_label(side[0].id), "side"),
-        set_value(values.operation_meta("op"), meta),
-        set_value(values.operation_tool_args("op", "s", 0), {"a": 1}),
-        set_value(values.pending_tool_output("op", "i"), AgentToolResult(content=())),
+        set_value(values.operation_meta(operation), meta),
+        set_value(values.operation_tool_args(operation, "s", 0), {"a": 1}),
+        set_value(values.pending_tool_output(operation, "i"), AgentToolResult(content=())),
         set_value(values.pending_entry("queued"), PendingMessage(payload=samples.user().message)),
-        append_list(list_of(Any, "pi.pending.assistant_frame", "op:r"), {"type": "text_delta"}),
+        append_list(_frames(operation), {"type": "text_delta"}),
         set_value(value(Any, "app.state"), "the application's"),
         append_list(list_of(Any, "app.log"), "the application's"),
     ]
     await session.storage.commit(writes, BACKGROUND)
     return [entry.id for entry in entries]
+
+
+def _frames(operation: str) -> ValueList[Any]:
+    return list_of(Any, "pi.pending.assistant_frame", f"{operation}:r")
+
+
+async def operation_of(storage: Storage) -> str:
+    """The operation that is open on the main lane."""
+    state = await storage.get_value(values.lane_state("main"), BACKGROUND)
+    assert state is not None
+    assert state.value.current_operation_id is not None
+    return state.value.current_operation_id
 
 
 async def entries_of(storage: Storage) -> list[Entry]:
@@ -102,9 +119,10 @@ class ForkConformance:
         source = await repo.create(CreateOptions(cwd="/w", metadata={"k": 1}), BACKGROUND)
         ids = await busy_session(source, samples)
         before = await entries_of(source.storage)
-        fork = await repo.fork(source.metadata, BranchFork(id="forked"), BACKGROUND)
+        wanted = repositories.new_id()
+        fork = await repo.fork(source.metadata, BranchFork(id=wanted), BACKGROUND)
         assert fork.metadata.parent_session_id == source.id
-        assert (fork.id, fork.metadata.cwd, fork.metadata.metadata) == ("forked", "/w", {"k": 1})
+        assert (fork.id, fork.metadata.cwd, fork.metadata.metadata) == (wanted, "/w", {"k": 1})
         copied = await entries_of(fork.storage)
         assert copied == [entry for entry in before if entry.id in ids[:5]]
         found = await _values_of(fork.storage)
@@ -172,7 +190,8 @@ class ForkConformance:
             state = await fork.storage.get_value(values.lane_state(lane), BACKGROUND)
             assert state is not None
             assert state.value == IDLE_LANE
-        frames = list_of(Any, "pi.pending.assistant_frame", "op:r")
+        frames = _frames(await operation_of(source.storage))
+        assert len(await source.storage.read_list(frames, None, BACKGROUND)) == 1
         assert await fork.storage.read_list(frames, None, BACKGROUND) == []
         assert await fork.storage.read_list(list_of(Any, "app.log"), None, BACKGROUND) == []
         await _fresh_ledger(fork.storage, messages=6)
@@ -204,7 +223,8 @@ class ForkConformance:
         assert [e.id for e in await entries_of(second.storage)] == [*ids[:2], *ids[5:]]
         await second.close(BACKGROUND)
         with expect(SessionNotFound):
-            await repo.fork(SessionMetadata(id="nobody", created_at=1), TreeFork(), BACKGROUND)
+            nobody = SessionMetadata(id=repositories.new_id(), created_at=1)
+            await repo.fork(nobody, TreeFork(), BACKGROUND)
         with expect(InvalidArgument):
             await repo.fork(source.metadata, TreeFork(id=first.id), BACKGROUND)
 
@@ -258,7 +278,6 @@ async def _goes_on(fork: Session, samples: Samples, leaf: str | None) -> None:
 async def _unharmed(source: Session, before: list[Entry]) -> None:
     assert await entries_of(source.storage) == before
     assert len(await source.storage.scan_usage(UsageScan(), BACKGROUND)) == len(before)
-    state = await source.storage.get_value(values.lane_state("main"), BACKGROUND)
-    assert state is not None
-    assert state.value.current_operation_id == "op"
+    metas = await source.storage.scan_values(values.operation_meta(""), BACKGROUND)
+    assert [meta.address.key for meta in metas] == [await operation_of(source.storage)]
     await source.close(BACKGROUND)

@@ -28,6 +28,10 @@ class RepositoryBackend(Protocol):
     name: str
     capabilities: Capabilities
 
+    def new_id(self) -> str:
+        """An id for a session that this kind takes and that nothing has yet."""
+        ...
+
     def repository(self) -> SessionRepo:
         """A repository over this instance's data; each call gives another view of the same data."""
         ...
@@ -57,10 +61,10 @@ class LifecycleOfSessions:
     async def test_metadata_comes_back(self, repositories: RepositoryBackend) -> None:
         repo = repositories.repository()
         options = CreateOptions(
-            id="session-1.a",
+            id=repositories.new_id(),
             cwd="/tmp/é",
-            parent_session_id="p",
-            metadata={"n": [1, "\ud800"], "m": {}},
+            parent_session_id=repositories.new_id(),
+            metadata={"n": [1, "é\u2028"], "m": {}, "": {"deep": [None, True, 1.5, 2**60]}},
         )
         session = await repo.create(options, BACKGROUND)
         metadata = session.metadata
@@ -73,11 +77,20 @@ class LifecycleOfSessions:
         assert metadata.storage_version == STORAGE_VERSION
         await session.close(BACKGROUND)
         for view in (repo, repositories.repository()):
-            assert await view.get("session-1.a", BACKGROUND) == metadata
+            assert await view.get(metadata.id, BACKGROUND) == metadata
             assert await view.list(BACKGROUND) == [metadata]
         reopened = await repo.open(metadata, BACKGROUND)
         assert reopened.metadata == metadata
         await reopened.close(BACKGROUND)
+
+    async def test_metadata_of_any_text_comes_back(self, repositories: RepositoryBackend) -> None:
+        require(repositories, "any_metadata")
+        repo = repositories.repository()
+        options = CreateOptions(metadata={"n": [1, "\ud800", "\x00"], "\udfff": "\x00"})
+        session = await repo.create(options, BACKGROUND)
+        await session.close(BACKGROUND)
+        found = await repositories.repository().get(session.id, BACKGROUND)
+        assert found.metadata == options.metadata
 
     async def test_sessions_are_listed_oldest_first_and_kept_apart(
         self, repositories: RepositoryBackend
@@ -105,14 +118,14 @@ class LifecycleOfSessions:
     async def test_ids_are_taken_once_and_must_be_plain(
         self, repositories: RepositoryBackend
     ) -> None:
-        repo = repositories.repository()
-        session = await repo.create(CreateOptions(id="taken"), BACKGROUND)
+        repo, taken = repositories.repository(), repositories.new_id()
+        session = await repo.create(CreateOptions(id=taken), BACKGROUND)
         await session.storage.commit([set_value(NOTE, "mine")], BACKGROUND)
         with expect(InvalidArgument, SessionInUse):
-            await repo.create(CreateOptions(id="taken"), BACKGROUND)
+            await repo.create(CreateOptions(id=taken), BACKGROUND)
         await session.close(BACKGROUND)
         with expect(InvalidArgument):
-            await repo.create(CreateOptions(id="taken"), BACKGROUND)
+            await repo.create(CreateOptions(id=taken), BACKGROUND)
         for bad in ("", "../up", "a/b", ".hidden", "a b", "a\x00", "é", "x" * 129, "-x"):
             with expect(InvalidArgument):
                 await repo.create(CreateOptions(id=bad), BACKGROUND)
@@ -153,8 +166,8 @@ class LifecycleOfSessions:
         await again.close(BACKGROUND)
 
     async def test_deleting_is_for_good(self, repositories: RepositoryBackend) -> None:
-        repo = repositories.repository()
-        session = await repo.create(CreateOptions(id="gone"), BACKGROUND)
+        repo, gone = repositories.repository(), repositories.new_id()
+        session = await repo.create(CreateOptions(id=gone), BACKGROUND)
         await session.storage.commit([set_value(NOTE, 1)], BACKGROUND)
         with expect(SessionInUse):
             await repo.delete(session.metadata, BACKGROUND)
@@ -162,25 +175,25 @@ class LifecycleOfSessions:
         await repo.delete(session.metadata, BACKGROUND)
         assert await repo.list(BACKGROUND) == []
         with expect(SessionNotFound):
-            await repo.get("gone", BACKGROUND)
+            await repo.get(gone, BACKGROUND)
         with expect(SessionNotFound):
             await repo.open(session.metadata, BACKGROUND)
         with expect(SessionNotFound):
             await repo.delete(session.metadata, BACKGROUND)
-        fresh = await repo.create(CreateOptions(id="gone"), BACKGROUND)
+        fresh = await repo.create(CreateOptions(id=gone), BACKGROUND)
         assert await fresh.storage.get_value(NOTE, BACKGROUND) is None
         await fresh.close(BACKGROUND)
 
     async def test_unknown_sessions_are_not_found(self, repositories: RepositoryBackend) -> None:
-        repo = repositories.repository()
+        repo, nobody = repositories.repository(), repositories.new_id()
         assert await repo.list(BACKGROUND) == []
-        for unknown in ("nobody", "../etc/passwd"):
+        for unknown in (nobody, "nobody", "../etc/passwd", ""):
             with expect(SessionNotFound):
                 await repo.get(unknown, BACKGROUND)
             with expect(SessionNotFound):
                 await repo.open(SessionMetadata(id=unknown, created_at=1), BACKGROUND)
         # A failed opening leaves nothing taken.
-        session = await repo.create(CreateOptions(id="nobody"), BACKGROUND)
+        session = await repo.create(CreateOptions(id=nobody), BACKGROUND)
         await session.close(BACKGROUND)
 
 

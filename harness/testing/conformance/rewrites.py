@@ -21,7 +21,7 @@ from harness.storage.protocol import BranchScan, ListRead, UsageScan
 from harness.storage.records import ElementRecord, ValueRecord
 from harness.storage.writes import append_list, delete_value, insert_entry, set_value
 from harness.testing.conformance.backend import expect
-from harness.testing.conformance.forks import busy_session, entries_of
+from harness.testing.conformance.forks import busy_session, entries_of, operation_of
 from harness.testing.conformance.repositories import RepositoryBackend
 from harness.testing.conformance.samples import Samples
 from harness.usage import UsageRow, add_usage
@@ -55,10 +55,11 @@ async def idle_session(repo: SessionRepo, samples: Samples) -> tuple[Session, li
     """The session of the fork tests with its operation over."""
     session = await repo.create(CreateOptions(), BACKGROUND)
     ids = await busy_session(session, samples)
+    operation = await operation_of(session.storage)
     await session.storage.commit(
         [
             set_value(values.lane_state("main"), IDLE_LANE),
-            delete_value(values.operation_meta("op")),
+            delete_value(values.operation_meta(operation)),
             set_value(value(Any, "app.secret"), 1),
             append_list(list_of(Any, "app.kept"), "one"),
             append_list(list_of(Any, "app.kept"), "secret"),
