@@ -43,7 +43,7 @@ _MAX_POSITIONS = 255
 class PostgresSearch(RowSearch):
     """Searches and indexes the sessions of one tenant, in the database that holds them.
 
-    Of the entries that match, the newest `MAX_RANKED` are ranked. Closing it closes no connection:
+    Of the entries that match, the newest `MAX_RANKED` are ranked; in one session all of them. Closing it closes no connection:
     the pool is the caller's.
     """
 
@@ -59,13 +59,22 @@ class PostgresSearch(RowSearch):
     ) -> list[TupleRow]:
         if context.cancelled:
             raise SearchAborted("the search was cancelled")
+        if not _possible(query):
+            return []
         labels = wanted_labels(query.where)
+        after = query.after
         parameters = {
             "tenant": self._tenant,
             "wanted": " & ".join(_tsquery(phrase) for phrase in phrases),
             "types": None if query.entry_types is None else list(query.entry_types),
             "labels": labels or None,
             "most": MAX_RANKED,
+            "session": query.session_id,
+            "within": None if query.within is None else list(filter(is_uuid, query.within)),
+            "score": None if after is None else after.score,
+            "time": None if after is None else after.timestamp,
+            "entry": None if after is None else after.entry_id,
+            "of_session": None if after is None else after.session_id,
             "limit": query.limit,
         }
         try:
@@ -193,6 +202,14 @@ async def _must_be_current(
         raise CursorMoved(f"session {batch.session_id} is not in this database")
     if StoreIdentity(*row) != batch.store:
         raise CursorMoved(f"session {batch.session_id} has another store now")
+
+
+def _possible(query: SearchQuery) -> bool:
+    """Whether the ids that it names can be ids here."""
+    named = [] if query.session_id is None else [query.session_id]
+    if query.after is not None:
+        named += [query.after.entry_id, query.after.session_id]
+    return all(map(is_uuid, named))
 
 
 def _position(row: Sequence[Any]) -> Position:

@@ -31,6 +31,7 @@ from workers.deaths import DeathWatch
 from workers.dispatcher import Dispatcher
 from workers.following import Follower
 from workers.hints import Hints
+from workers.indexing import Indexer
 from workers.internal_auth import ClusterSecret
 from workers.internal_http import InternalServer
 from workers.live import Duty, LiveSession, Services
@@ -127,6 +128,7 @@ class SessionHost:
             draining=lambda: self.draining,
             host_id=lambda: self.lease.host_id,
         )
+        self.indexer = Indexer(self.pool, clock, settings.search_metadata_fields)
         self.deaths = DeathWatch(
             self.pool,
             clock,
@@ -184,6 +186,7 @@ class SessionHost:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._server.close()
         await self._peers.close()
+        await self.indexer.close()
         await self.hints.close()
         await self.lease.close()
         await self.writer.close()
@@ -327,6 +330,8 @@ class SessionHost:
 
     def _retired(self, live: LiveSession, due: int | None) -> None:
         self.registry.forget(live)
+        if self.role == "worker":
+            self.indexer.poke((live.tenant_id, live.session_id))
         self._room.set()
         if due is None:
             if self.role == "api":

@@ -22,6 +22,7 @@ from storage_pg.queries import QUERIES
 from workers.deaths import WORKER_BEAT_SECONDS
 from workers.dispatcher import DRIVE_TASK, QUEUE
 from workers.host import SessionHost
+from workers.indexing import sweep_index
 
 logger = logging.getLogger(__name__)
 
@@ -104,12 +105,18 @@ def make_app(host: SessionHost, sweeps: SweepCount) -> App:
     async def sweep_operations(context: JobContext, timestamp: int) -> int:
         return await sweep_now(host, sweeps)
 
+    @app.periodic(cron="* * * * *")
+    @app.task(name="laneway.search", queue=QUEUE, queueing_lock="search")
+    async def index_sessions(timestamp: int) -> int:
+        report = await sweep_index(host.pool, host.settings.search_metadata_fields)
+        return report.sessions
+
     @app.periodic(cron="7 * * * *")
     @app.task(name="laneway.partitions_ahead", queue=QUEUE, queueing_lock="partitions")
     async def partitions_ahead(timestamp: int) -> int:
         return await make_partitions_ahead(host)
 
-    del drive, sweep_operations, partitions_ahead  # the app knows them by name
+    del drive, sweep_operations, index_sessions, partitions_ahead  # the app knows them by name
     return app
 
 

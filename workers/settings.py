@@ -50,6 +50,11 @@ class Settings(BaseSettings):
     cluster_secret: SecretStr
     internal_max_bytes: int = Field(default=64 * 1024 * 1024, gt=0)
 
+    # The largest session file that an import takes, and the metadata that search can filter by (names
+    # in the application's metadata, with dots for depth; `cwd` and `parentSessionId` too).
+    import_max_bytes: int = Field(default=256 * 1024 * 1024, gt=0)
+    search_metadata_fields: list[str] = Field(default_factory=list[str])
+
     # How much one process does.
     max_drives: int = Field(default=64, gt=0)
     max_sessions: int = Field(default=1_000, gt=0)

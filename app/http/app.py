@@ -10,6 +10,7 @@ from typing import TypeAlias
 from fastapi import FastAPI
 
 from app.http import (
+    copies,
     entries,
     events,
     health,
@@ -18,6 +19,7 @@ from app.http import (
     operations,
     problems,
     queues,
+    search,
     sessions,
     usage,
 )
@@ -56,10 +58,25 @@ def create_app(settings: Settings, opening: Opening | None = None) -> FastAPI:
         redoc_url=None,
         redirect_slashes=False,
     )
-    for part in (health, sessions, entries, usage, lanes, operations, queues, events):
+    for part in (
+        health,
+        copies,
+        sessions,
+        search,
+        entries,
+        usage,
+        lanes,
+        operations,
+        queues,
+        events,
+    ):
         app.include_router(part.router)
     problems.install(app)
     openapi.install(app)
-    app.add_middleware(BodyLimit, limit=MAX_BODY_BYTES)
+    app.add_middleware(
+        BodyLimit,
+        limit=MAX_BODY_BYTES,
+        others={"/v1/sessions/import": settings.import_max_bytes},
+    )
     app.add_middleware(RequestIds, ids=Environment.system().ids)
     return app

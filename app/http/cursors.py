@@ -11,12 +11,15 @@ from typing import TypeVar
 import msgspec
 
 from app.http.problems import Problem
+from harness.search.service import Place
 from harness.storage.protocol import SeqOrder
 from storage_pg.catalog import Cursor
 
 T = TypeVar("T")
 
 _LARGEST = 2**63 - 1
+# Far above any rank, and what the database's own numbers can hold.
+_HIGHEST_SCORE = 1e30
 
 
 def instant_cursor(instant: int, row_id: str) -> str:
@@ -54,6 +57,29 @@ def parse_seq_cursor(text: str | None) -> int | None:
             raise _refused()
 
 
+def place_cursor(place: Place) -> str:
+    """Where a page of search hits ended."""
+    return _pack([place.score, place.timestamp, place.entry_id, place.session_id])
+
+
+def parse_place_cursor(text: str | None) -> Place | None:
+    """The place that the cursor names; raises `Problem` for one that is not ours."""
+    match _unpack(text):
+        case None:
+            return None
+        case [int() | float() as score, int(instant), str(entry_id), str(session_id)] if (
+            abs(score) <= _HIGHEST_SCORE and 0 <= instant <= _LARGEST
+        ):
+            try:
+                return Place(
+                    float(score), instant, str(uuid.UUID(entry_id)), str(uuid.UUID(session_id))
+                )
+            except ValueError as error:
+                raise _refused() from error
+        case _:
+            raise _refused()
+
+
 def seq_bounds(cursor: str | None, order: SeqOrder) -> tuple[int | None, int | None]:
     """The inclusive bounds of the page after a cursor; raises `Problem` for one that is not ours."""
     after = parse_seq_cursor(cursor)
@@ -71,7 +97,7 @@ def page(
     return rows, cursor_after(rows[-1]) if len(found) > limit else None
 
 
-def _pack(parts: list[int | str]) -> str:
+def _pack(parts: Sequence[int | float | str]) -> str:
     return base64.urlsafe_b64encode(msgspec.json.encode(parts)).decode().rstrip("=")
 
 

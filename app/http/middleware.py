@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from contextlib import suppress
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -39,20 +40,23 @@ class RequestIds:
 
 
 class BodyLimit:
-    """Refuses a body of more than `limit` bytes with 413, announced or not."""
+    """Refuses a body of more than `limit` bytes with 413, announced or not; `others` are the limits of
+    paths that have their own."""
 
-    def __init__(self, app: ASGIApp, limit: int) -> None:
+    def __init__(self, app: ASGIApp, limit: int, others: Mapping[str, int] | None = None) -> None:
         self._app = app
         self._limit = limit
+        self._others = dict(others or {})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        limit = self._others.get(scope["path"], self._limit)
         announced = Headers(scope=scope).get("content-length", "")
-        if announced.isdigit() and int(announced) > self._limit:
-            await self._let_finish(receive)
-            refusal = problem_response(self._too_large(), scope["laneway.request_id"])
+        if announced.isdigit() and int(announced) > limit:
+            await _let_finish(receive, limit)
+            refusal = problem_response(_too_large(limit), scope["laneway.request_id"])
             await refusal(scope, receive, send)
             return
         taken = 0
@@ -62,31 +66,33 @@ class BodyLimit:
             message = await receive()
             if message["type"] == "http.request":
                 taken += len(message.get("body", b""))
-                if taken > self._limit:
+                if taken > limit:
                     if message.get("more_body", False):
-                        await self._let_finish(receive)
-                    raise self._too_large()
+                        await _let_finish(receive, limit)
+                    raise _too_large(limit)
             return message
 
         await self._app(scope, counted, send)
 
-    async def _let_finish(self, receive: Receive) -> None:
-        """Throw away what is still sent, within reason: a client that is cut off while it sends
-        never reads why."""
-        thrown = 0
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_FINISH_SECONDS):
-                while thrown < _FINISH_BODIES * self._limit:
-                    message = await receive()
-                    thrown += len(message.get("body", b""))
-                    if message["type"] != "http.request" or not message.get("more_body", False):
-                        return
 
-    def _too_large(self) -> Problem:
-        return Problem(
-            413,
-            "BodyTooLarge",
-            f"A body has at most {self._limit} bytes.",
-            fields={"limit": self._limit},
-            headers={"Connection": "close"},
-        )
+async def _let_finish(receive: Receive, limit: int) -> None:
+    """Throw away what is still sent, within reason: a client that is cut off while it sends never
+    reads why."""
+    thrown = 0
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_FINISH_SECONDS):
+            while thrown < _FINISH_BODIES * limit:
+                message = await receive()
+                thrown += len(message.get("body", b""))
+                if message["type"] != "http.request" or not message.get("more_body", False):
+                    return
+
+
+def _too_large(limit: int) -> Problem:
+    return Problem(
+        413,
+        "BodyTooLarge",
+        f"A body has at most {limit} bytes.",
+        fields={"limit": limit},
+        headers={"Connection": "close"},
+    )

@@ -25,13 +25,13 @@ Times are Unix milliseconds, ids UUIDs. Every error is a problem document with a
 """
 
 _PROBLEMS: dict[int, str] = {
-    400: "The body is not JSON.",
+    400: "The body is not JSON, or it ended early.",
     401: "The API key is missing, wrong, expired or revoked.",
     403: "The API key lacks a scope.",
     404: "No such thing for this tenant.",
     409: "It contradicts what is going on; `code` says how.",
     413: "The body is too large.",
-    415: "The body is not JSON.",
+    415: "The body is of another type.",
     422: "A value is not allowed; `errors` or `detail` says which.",
     503: "A host or the database is away; try again after `Retry-After` seconds.",
 }
@@ -46,6 +46,7 @@ def route(
     answers: Mapping[int, tuple[str, Any] | None],
     *,
     body: tuple[str, Any] | None = None,
+    body_media_type: str = "application/json",
     examples: Mapping[str, object] | None = None,
     problems: Sequence[int] = (404,),
     media_type: str = "application/json",
@@ -74,7 +75,7 @@ def route(
         content: dict[str, Any] = {"schema": _schema(*body)}
         if examples:
             content["examples"] = {name: {"value": value} for name, value in examples.items()}
-        extra["requestBody"] = {"required": True, "content": {"application/json": content}}
+        extra["requestBody"] = {"required": True, "content": {body_media_type: content}}
     return {
         "operation_id": operation_id,
         "status_code": next(iter(answers)),

@@ -65,6 +65,16 @@ def _query_uuid(name: str) -> AfterValidator:
     return AfterValidator(check)
 
 
+def check_new_id(text: str | None) -> str | None:
+    """The canonical form of an id for something new; raises `ValueError` unless it is a UUIDv7."""
+    if text is None:
+        return None
+    found = canonical_uuid(text)
+    if found is None or found[14] != "7":
+        raise ValueError("it must be a version 7 UUID")
+    return found
+
+
 _UUID = {"format": "uuid"}
 SessionId = Annotated[str, Path(json_schema_extra=_UUID), _id_of("SessionNotFound", "session")]
 EntryId = Annotated[str, Path(json_schema_extra=_UUID), _id_of("EntryNotFound", "entry")]
@@ -92,6 +102,11 @@ StopAtId = Annotated[
     str | None,
     Query(alias="stopAtId", json_schema_extra=_UUID, description="The last entry to look at."),
     _query_uuid("stopAtId"),
+]
+NewId = Annotated[
+    str | None,
+    Query(json_schema_extra=_UUID, description="A UUIDv7 of the caller's own."),
+    AfterValidator(check_new_id),
 ]
 SessionFilter = Annotated[
     str | None, Query(alias="sessionId", json_schema_extra=_UUID), _query_uuid("sessionId")

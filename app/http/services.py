@@ -11,6 +11,7 @@ from app.http.auth import Authenticator
 from harness.environment import Environment
 from storage_pg import migrate
 from storage_pg.catalog import Catalog, open_engine
+from storage_pg.copies import PostgresCopies
 from storage_pg.sessions import PostgresSessions
 from storage_pg.storage import Pool, fetch_from
 from workers.host import SessionHost
@@ -18,6 +19,7 @@ from workers.settings import Settings
 
 # How long commands that are under way at the end may take; each is short.
 _LAST_COMMANDS_SECONDS = 5.0
+_COPIES = 4
 
 
 @dataclass(slots=True)
@@ -30,6 +32,8 @@ class Services:
     catalog: Catalog
     keys: Authenticator
     draining: asyncio.Event = field(default_factory=asyncio.Event)
+    # Whole sessions that may be copied at a time: each takes a thread and connections of its own.
+    copying: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_COPIES))
 
     @property
     def pool(self) -> Pool:
@@ -40,6 +44,13 @@ class Services:
     def sessions(self) -> PostgresSessions:
         """Sessions of any tenant."""
         return self.host.sessions
+
+    def copies(self, tenant_id: str) -> PostgresCopies:
+        """Whole sessions of a tenant, going in and out."""
+        settings = self.settings
+        return PostgresCopies(
+            settings.database_url, tenant_id, self.environment, self.sessions, polls=settings.polls
+        )
 
     async def ping(self) -> None:
         """Ask the database for nothing; raises `StorageError` when it does not answer."""

@@ -15,7 +15,7 @@ from app.http.calls import Ctx, Svc, answer, listed, no_content, run
 from app.http.cursors import instant_cursor, page, parse_instant_cursor
 from app.http.idempotency import REPLAYED, Key, fingerprint, refused
 from app.http.openapi import route
-from app.http.parameters import AgentName, CursorText, Limit, SessionId, canonical_uuid, is_text
+from app.http.parameters import AgentName, CursorText, Limit, SessionId, check_new_id, is_text
 from app.http.problems import Problem, invalid
 from app.http.services import Services
 from app.http.wire import SessionPage, SessionView
@@ -42,7 +42,8 @@ def _check_text(text: str | None) -> str | None:
     return text
 
 
-def _check_metadata(metadata: dict[str, Any] | None) -> dict[str, Any] | None:
+def checked_metadata(metadata: dict[str, Any] | None) -> dict[str, Any] | None:
+    """The metadata; raises `ValueError` for what is too large or cannot be filtered on."""
     if metadata is not None:
         text = encode_str(metadata)
         if len(text) > MAX_METADATA_BYTES:
@@ -79,19 +80,9 @@ class CreateSession(_Body):
     name: str | None = Field(default=None, max_length=500)
     metadata: dict[str, Any] = Field(default_factory=dict[str, Any], description=_METADATA)
 
+    check_id = field_validator("id")(check_new_id)
     check_text = field_validator("agent", "name")(_check_text)
-    check_metadata = field_validator("metadata")(_check_metadata)
-
-    @field_validator("id")
-    @classmethod
-    def check_id(cls, value: str | None) -> str | None:
-        """A version 7 UUID, in its canonical form."""
-        if value is None:
-            return None
-        found = canonical_uuid(value)
-        if found is None or found[14] != "7":
-            raise ValueError("it must be a version 7 UUID")
-        return found
+    check_metadata = field_validator("metadata")(checked_metadata)
 
 
 class ChangeSession(_Body):
@@ -101,7 +92,7 @@ class ChangeSession(_Body):
     metadata: dict[str, Any] | None = Field(default=None, description=_METADATA)
 
     check_text = field_validator("name")(_check_text)
-    check_metadata = field_validator("metadata")(_check_metadata)
+    check_metadata = field_validator("metadata")(checked_metadata)
 
 
 _VIEW = ("Session", SessionView)
@@ -177,7 +168,7 @@ async def list_sessions(
     """Sessions of the tenant, newest first."""
     found = await services.catalog.list_sessions(
         caller.tenant_id,
-        metadata=None if metadata is None else _metadata_filter(metadata),
+        metadata=None if metadata is None else metadata_filter(metadata),
         agent=agent,
         cursor=parse_instant_cursor(cursor),
         limit=limit + 1,
@@ -186,9 +177,10 @@ async def list_sessions(
     return answer(SessionPage(data=tuple(map(view_of, rows)), next_cursor=following))
 
 
-def _metadata_filter(text: str) -> dict[str, Any]:
+def metadata_filter(text: str) -> dict[str, Any]:
+    """The JSON object of a query parameter; raises `Problem`."""
     try:
-        found = _check_metadata(parse(text.encode("utf-8", "surrogatepass"), dict[str, Any]))
+        found = checked_metadata(parse(text.encode("utf-8", "surrogatepass"), dict[str, Any]))
     except (Problem, ValueError) as error:
         reason = error.detail if isinstance(error, Problem) else str(error)
         raise invalid("query.metadata", f"it must be a JSON object: {reason}") from error

@@ -6,7 +6,7 @@ from what repositories hold; nothing it does or fails to do touches a session.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -35,18 +35,35 @@ class SearchAborted(SearchError):
 
 
 @dataclass(frozen=True, slots=True)
+class Place:
+    """Where a hit stands among the results of its query: the next page begins after the last one's.
+
+    What is indexed between two pages may stand before it, and is not shown then.
+    """
+
+    score: float
+    timestamp: int
+    entry_id: str
+    session_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class SearchQuery:
     """What to look for.
 
     All words of `text` must occur, `"in quotes"` next to each other, `word*` as a beginning. `limit`
-    counts results. `where` compares metadata fields that the index was made with. `entry_types`
-    narrows the entries that count.
+    counts results, from `after` on. `where` compares metadata fields that the index was made with.
+    `entry_types` narrows the entries that count, `session_id` to one session's, and `within`, which
+    needs it, to some of them (those of a branch, for instance).
     """
 
     text: str
     limit: int = DEFAULT_LIMIT
     where: Mapping[str, JsonValue] = field(default_factory=dict[str, JsonValue])
     entry_types: Sequence[EntryType] | None = None
+    session_id: str | None = None
+    within: Collection[str] | None = None
+    after: Place | None = None
 
 
 class EntryHit(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -58,6 +75,11 @@ class EntryHit(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     timestamp: int
     score: float
     snippet: Snippet
+
+    @property
+    def place(self) -> Place:
+        """Where it stands, for `SearchQuery.after`; a session stands where its best entry does."""
+        return Place(self.score, self.timestamp, self.entry_id, self.session_id)
 
 
 class SessionHit(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -176,7 +198,10 @@ class SearchTarget(Protocol):
 
 
 def checked(query: SearchQuery, metadata_fields: Sequence[str]) -> SearchQuery:
-    """The query; raises `InvalidArgument` for a limit out of range or a field that is not indexed."""
+    """The query; raises `InvalidArgument` for a limit out of range, a field that is not indexed, and
+    entries of no session."""
+    if query.within is not None and query.session_id is None:
+        raise InvalidArgument("entries to search within need the session they are of")
     if not 1 <= query.limit <= MAX_LIMIT:
         raise InvalidArgument(f"limit must be between 1 and {MAX_LIMIT}, not {query.limit}")
     for name in query.where:

@@ -15,6 +15,7 @@ from harness.context import Context
 from harness.search.labels import wanted_labels
 from harness.search.results import RowSearch, Search
 from harness.search.service import (
+    Place,
     Position,
     SearchAborted,
     SearchBatch,
@@ -89,7 +90,10 @@ class SqliteSearch(RowSearch):
             "labels": json.dumps(wanted),
             "label_count": len(wanted),
             "types": None if query.entry_types is None else json.dumps(list(query.entry_types)),
+            "session": query.session_id,
+            "within": None if query.within is None else json.dumps(list(query.within)),
             "limit": query.limit,
+            **_after(query.after),
         }
 
         running = _Running()
@@ -324,6 +328,17 @@ def _translated() -> Generator[None]:
 def _position(row: Sequence[Any]) -> Position:
     created_at, generation, cursor, stamp, labels = row
     return Position(StoreIdentity(created_at, generation), cursor, stamp, tuple(json.loads(labels)))
+
+
+def _after(place: Place | None) -> dict[str, Any]:
+    if place is None:
+        return dict.fromkeys(("score", "time", "entry", "of_session"))
+    return {
+        "score": place.score,
+        "time": place.timestamp,
+        "entry": place.entry_id,
+        "of_session": place.session_id,
+    }
 
 
 def _terms(document: SearchDocument) -> str:

@@ -2,41 +2,75 @@
 -- has named its tenant.
 
 -- name: search_entries
--- The best entries. Texts are fetched for the result only.
-WITH best AS MATERIALIZED (
+-- The best entries. The tenant's newest matches are ranked, or, with a session, all of that session's
+-- (within: only these entries). score, time, entry and of_session say after which hit to begin, or are
+-- null. Texts are fetched for the result only.
+WITH matched AS MATERIALIZED (
     SELECT m.session_id, m.entry_id, m.created_at, m.score
     FROM laneway.search_matches(
         %(tenant)s::uuid, %(wanted)s::tsquery, %(types)s::text[], %(labels)s::text[], %(most)s
     ) AS m
-    ORDER BY m.score DESC, m.created_at DESC, m.entry_id DESC
+    WHERE %(session)s::uuid IS NULL
+    UNION ALL
+    SELECT e.session_id, e.entry_id, e.created_at, ts_rank(e.terms, %(wanted)s::tsquery, 1)
+    FROM laneway.search_entries AS e
+    WHERE e.session_id = %(session)s::uuid AND e.terms @@ %(wanted)s::tsquery
+      AND (%(types)s::text[] IS NULL OR e.type = ANY (%(types)s::text[]))
+      AND (%(within)s::uuid[] IS NULL OR e.entry_id = ANY (%(within)s::uuid[]))
+      AND (%(labels)s::text[] IS NULL OR EXISTS (
+          SELECT 1 FROM laneway.search_sessions AS s
+          WHERE s.session_id = e.session_id AND s.labels @> %(labels)s::text[]))
+), best AS MATERIALIZED (
+    SELECT m.* FROM matched AS m
+    WHERE %(score)s::real IS NULL
+       OR (m.score, m.created_at, m.entry_id, m.session_id)
+          < (%(score)s::real, %(time)s::bigint, %(entry)s::uuid, %(of_session)s::uuid)
+    ORDER BY m.score DESC, m.created_at DESC, m.entry_id DESC, m.session_id DESC
     LIMIT %(limit)s
 )
 SELECT e.session_id::text, e.entry_id::text, e.type, e.created_at, b.score, e.body
 FROM best AS b
 JOIN laneway.search_entries AS e ON e.session_id = b.session_id AND e.entry_id = b.entry_id
-ORDER BY b.score DESC, b.created_at DESC, b.entry_id DESC
+ORDER BY b.score DESC, b.created_at DESC, b.entry_id DESC, b.session_id DESC
 
 -- name: search_sessions
--- The best entry of each of the best sessions, and how many match there.
-WITH placed AS MATERIALIZED (
+-- The best entry of each of the best sessions, and how many match there. Parameters as above.
+WITH matched AS MATERIALIZED (
+    SELECT m.session_id, m.entry_id, m.created_at, m.score
+    FROM laneway.search_matches(
+        %(tenant)s::uuid, %(wanted)s::tsquery, %(types)s::text[], %(labels)s::text[], %(most)s
+    ) AS m
+    WHERE %(session)s::uuid IS NULL
+    UNION ALL
+    SELECT e.session_id, e.entry_id, e.created_at, ts_rank(e.terms, %(wanted)s::tsquery, 1)
+    FROM laneway.search_entries AS e
+    WHERE e.session_id = %(session)s::uuid AND e.terms @@ %(wanted)s::tsquery
+      AND (%(types)s::text[] IS NULL OR e.type = ANY (%(types)s::text[]))
+      AND (%(within)s::uuid[] IS NULL OR e.entry_id = ANY (%(within)s::uuid[]))
+      AND (%(labels)s::text[] IS NULL OR EXISTS (
+          SELECT 1 FROM laneway.search_sessions AS s
+          WHERE s.session_id = e.session_id AND s.labels @> %(labels)s::text[]))
+), placed AS MATERIALIZED (
     SELECT m.session_id, m.entry_id, m.created_at, m.score,
            row_number() OVER (
                PARTITION BY m.session_id ORDER BY m.score DESC, m.created_at DESC, m.entry_id DESC
            ) AS place,
            count(*) OVER (PARTITION BY m.session_id) AS matches
-    FROM laneway.search_matches(
-        %(tenant)s::uuid, %(wanted)s::tsquery, %(types)s::text[], %(labels)s::text[], %(most)s
-    ) AS m
+    FROM matched AS m
 ), best AS MATERIALIZED (
     SELECT p.session_id, p.entry_id, p.created_at, p.score, p.matches
-    FROM placed AS p WHERE p.place = 1
-    ORDER BY p.score DESC, p.created_at DESC, p.entry_id DESC
+    FROM placed AS p
+    WHERE p.place = 1
+      AND (%(score)s::real IS NULL
+           OR (p.score, p.created_at, p.entry_id, p.session_id)
+              < (%(score)s::real, %(time)s::bigint, %(entry)s::uuid, %(of_session)s::uuid))
+    ORDER BY p.score DESC, p.created_at DESC, p.entry_id DESC, p.session_id DESC
     LIMIT %(limit)s
 )
 SELECT e.session_id::text, e.entry_id::text, e.type, e.created_at, b.score, e.body, b.matches
 FROM best AS b
 JOIN laneway.search_entries AS e ON e.session_id = b.session_id AND e.entry_id = b.entry_id
-ORDER BY b.score DESC, b.created_at DESC, b.entry_id DESC
+ORDER BY b.score DESC, b.created_at DESC, b.entry_id DESC, b.session_id DESC
 
 -- name: search_positions
 SELECT session_id::text, created_at, generation, cursor, stamp, labels

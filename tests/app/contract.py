@@ -46,7 +46,8 @@ class Contract:
             assert body == b"", body
             return
         assert await_body in content, (operation["operationId"], await_body)
-        self.validate(json.loads(body), content[await_body]["schema"])
+        value = json.loads(body) if await_body.endswith("json") else body.decode()
+        self.validate(value, content[await_body]["schema"])
 
     def validate(self, value: object, schema: dict[str, Any]) -> None:
         """Raise unless the value fits the schema."""

@@ -6,31 +6,55 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import httpx
+
+from harness.environment import Environment
+from harness.session.export_file import record_line
+from harness.session.fork import initial_records
+from harness.storage.jsonl_format import header_line
+from harness.storage.metadata import SessionMetadata
 from tests.app.kit import Tenant
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A request: method, path, body, and the scope that its key needs."""
+    """A request: method, path, the scope that its key needs, and its JSON body or its file."""
 
     method: str
     path: str
     scope: str
     body: dict[str, Any] | None = None
+    file: Callable[[], bytes] | None = None
 
     def filled(self, ids: dict[str, str]) -> tuple[str, str, dict[str, Any] | None]:
         """Method, path and body with the ids put in."""
         body = None if self.body is None else _fill(json.dumps(self.body), ids)
         return self.method, _fill(self.path, ids), None if body is None else json.loads(body)
 
+    async def send(self, client: httpx.AsyncClient, ids: dict[str, str]) -> httpx.Response:
+        """The answer to the request with the ids put in."""
+        method, path, body = self.filled(ids)
+        if self.file is not None:
+            headers = {"Content-Type": "application/jsonl"}
+            return await client.request(method, path, content=self.file(), headers=headers)
+        return await client.request(method, path, json=body)
+
 
 def _fill(text: str, ids: dict[str, str]) -> str:
     for name, value in ids.items():
         text = text.replace("{" + name + "}", value)
     return text
+
+
+def empty_session(session_id: str | None = None) -> bytes:
+    """The file of a session in which nothing was said."""
+    lines = [record_line(record) for record in initial_records()]
+    made = SessionMetadata(id=session_id or Environment.system().ids.next(), created_at=1)
+    return header_line(made, len(lines) + 1) + b"".join(lines)
 
 
 _USAGE = {
@@ -49,7 +73,7 @@ _READ, _WRITE, _USAGE_READ = "sessions:read", "sessions:write", "usage:read"
 PUBLIC = {"livez", "readyz"}
 
 # Routes that name nothing of a tenant's: another tenant gets an answer with nothing of this one.
-OWN = {"createSession", "listSessions", "listOperations"}
+OWN = {"createSession", "listSessions", "listOperations", "importSession", "search"}
 
 CALLS: dict[str, Call] = {
     "createSession": Call("POST", "/v1/sessions", _WRITE, {}),
@@ -88,6 +112,10 @@ CALLS: dict[str, Call] = {
     "getSnapshot": Call("GET", f"{_LANE}/snapshot", _READ),
     "streamLaneEvents": Call("GET", f"{_LANE}/events", _READ),
     "streamSessionEvents": Call("GET", f"{_SESSION}/events", _READ),
+    "forkSession": Call("POST", f"{_SESSION}/fork", _WRITE, {"entryId": "{entry}"}),
+    "exportSession": Call("GET", f"{_SESSION}/export", _READ),
+    "importSession": Call("POST", "/v1/sessions/import", _WRITE, file=empty_session),
+    "search": Call("GET", "/v1/search?q=secret", _READ),
     # Last: it is tried on a session that the others looked at.
     "deleteSession": Call("DELETE", _SESSION, _WRITE),
 }

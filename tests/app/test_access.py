@@ -26,8 +26,7 @@ async def test_nothing_is_said_without_a_key_that_works(world: World, tenant: Te
     for presented in (None, wrong, "lw_nonsense", "x"):
         async with world.client(presented) as client:
             for operation, call in CALLS.items():
-                method, path, body = call.filled(ids)
-                answer = await client.request(method, path, json=body)
+                answer = await call.send(client, ids)
                 assert answer.status_code == 401, (operation, answer.text)
                 assert answer.json()["code"] == "Unauthenticated"
                 assert answer.headers["www-authenticate"] == "Bearer"
@@ -42,8 +41,7 @@ async def test_a_key_does_only_what_its_scopes_say(world: World, tenant: Tenant)
             for operation, call in CALLS.items():
                 if call.scope != lacking:
                     continue
-                method, path, body = call.filled(ids)
-                answer = await client.request(method, path, json=body)
+                answer = await call.send(client, ids)
                 assert answer.status_code == 403, (operation, answer.text)
                 assert answer.json()["scope"] == lacking
 
@@ -53,8 +51,7 @@ async def test_another_tenants_things_do_not_exist(world: World, tenant: Tenant)
     stranger = await world.tenant()
     before = (await tenant.client.get(f"/v1/sessions/{ids['session']}")).json()
     for operation, call in CALLS.items():
-        method, path, body = call.filled(ids)
-        answer = await stranger.client.request(method, path, json=body)
+        answer = await call.send(stranger.client, ids)
         if operation in OWN:
             assert answer.status_code < 300, (operation, answer.text)
             assert ids["session"] not in answer.text
@@ -108,8 +105,7 @@ async def test_ids_that_are_no_ids_are_not_found(tenant: Tenant):
             for operation, call in CALLS.items():
                 if f"{{{name}}}" not in call.path.partition("?")[0]:
                     continue
-                method, path, body = call.filled({**ids, name: nonsense})
-                answer = await tenant.client.request(method, path, json=body)
+                answer = await call.send(tenant.client, {**ids, name: nonsense})
                 assert answer.status_code == 404, (operation, nonsense, answer.text)
                 assert answer.json()["code"] in codes
 

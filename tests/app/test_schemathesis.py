@@ -23,6 +23,9 @@ from tests.app.test_processes import laneway, new_key
 from tests.postgres import Database
 from workers.settings import Settings
 
+# A session's file is sent as the text that it is.
+schemathesis.serializer.alias("application/jsonl", "text/plain")
+
 pytestmark = pytest.mark.timeout(300)
 
 CHECKS = [

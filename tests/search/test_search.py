@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from harness.context import BACKGROUND, AbortController, Context
@@ -143,6 +145,57 @@ async def test_filters_follow_metadata_and_fields(place: Place) -> None:
     assert (report.sessions, report.entries) == (1, 0)
     hits = await other.search_sessions(query, BACKGROUND)
     assert [hit.session_id for hit in hits] == [session.id]
+
+
+async def test_one_session_and_some_of_its_entries_can_be_searched(place: Place) -> None:
+    mine, other = await place.new("/repo"), await place.new("/other")
+    first, second, third = await say(mine, "auth one", "auth two", "auth three auth")
+    await say(other, "auth elsewhere")
+    await sync(place)
+
+    async def entries(**query: Any) -> list[str]:
+        wanted = SearchQuery(text="auth", **query)
+        return [hit.entry_id async for hit in place.index.search_entries(wanted, BACKGROUND)]
+
+    assert await entries(session_id=mine.id) == [third, second, first]
+    assert await entries(session_id=mine.id, within=[first, third, "no entry"]) == [third, first]
+    assert await entries(session_id=mine.id, within=[]) == []
+    assert await entries(session_id=other.id, within=[first]) == []
+    assert await entries(session_id=mine.id, where={"cwd": "/other"}) == []
+    assert await entries(session_id=mine.id, entry_types=["compaction"]) == []
+    assert await entries(session_id="nobody's") == []
+    query = SearchQuery(text="auth", session_id=mine.id, within=[first, second])
+    (hit,) = await place.index.search_sessions(query, BACKGROUND)
+    assert (hit.session_id, hit.matches, hit.top.entry_id) == (mine.id, 2, second)
+    with pytest.raises(InvalidArgument):
+        await entries(within=[first])
+
+
+@pytest.mark.parametrize("inside", [False, True])
+async def test_pages_go_on_where_the_last_one_ended(place: Place, inside: bool) -> None:
+    sessions = [await place.new() for _ in range(4)]
+    for number, session in enumerate(sessions):
+        await say(session, *("an auth note",) * 3, "auth " * (number + 1))
+    await sync(place)
+    only: dict[str, Any] = {"session_id": sessions[1].id} if inside else {}
+
+    async def entries(limit: int, after: Any = None) -> list[Any]:
+        query = SearchQuery(text="auth", limit=limit, after=after, **only)
+        return [hit async for hit in place.index.search_entries(query, BACKGROUND)]
+
+    async def by_session(limit: int, after: Any = None) -> list[Any]:
+        query = SearchQuery(text="auth", limit=limit, after=after, **only)
+        return [hit.top for hit in await place.index.search_sessions(query, BACKGROUND)]
+
+    for search, count in ((entries, 4 if inside else 16), (by_session, 1 if inside else 4)):
+        whole = await search(100)
+        assert len(whole) == count
+        for size in (1, 3):
+            seen: list[Any] = []
+            while page := await search(size, seen[-1].place if seen else None):
+                assert len(page) <= size
+                seen += page
+            assert seen == whole
 
 
 async def test_bad_limits_are_refused(place: Place) -> None:

@@ -103,43 +103,54 @@ INSERT INTO terms (terms) VALUES ('optimize')
 
 -- name: search_entries
 -- The best documents. :labels is a JSON array of which a session must have all (:label_count of
--- them); :types a JSON array of entry types or null. Texts are fetched for the result only.
+-- them); :types a JSON array of entry types or null; :session a session or null; :within a JSON array
+-- of entries or null. :score, :time, :entry and :of_session say after which hit to begin, or are null.
+-- Texts are fetched for the result only.
 WITH hits AS MATERIALIZED (
     SELECT rowid AS id, -bm25(terms) AS score FROM terms WHERE terms MATCH :match
 ), best AS MATERIALIZED (
-    SELECT d.id, h.score, d.timestamp
+    SELECT d.id, h.score, d.timestamp, d.entry_id, d.session_id
     FROM hits AS h JOIN documents AS d ON d.id = h.id
     WHERE (:types IS NULL OR d.type IN (SELECT value FROM json_each(:types)))
+      AND (:session IS NULL OR d.session_id = :session)
+      AND (:within IS NULL OR d.entry_id IN (SELECT value FROM json_each(:within)))
       AND (:label_count = 0 OR d.session_id IN (
           SELECT session_id FROM labels WHERE label IN (SELECT value FROM json_each(:labels))
           GROUP BY session_id HAVING count(*) = :label_count))
-    ORDER BY h.score DESC, d.timestamp DESC, d.id DESC
+      AND (:score IS NULL
+           OR (h.score, d.timestamp, d.entry_id, d.session_id) < (:score, :time, :entry, :of_session))
+    ORDER BY h.score DESC, d.timestamp DESC, d.entry_id DESC, d.session_id DESC
     LIMIT :limit
 )
 SELECT d.session_id, d.entry_id, d.type, d.timestamp, b.score, d.text
 FROM best AS b JOIN documents AS d ON d.id = b.id
-ORDER BY b.score DESC, b.timestamp DESC, b.id DESC
+ORDER BY b.score DESC, b.timestamp DESC, b.entry_id DESC, b.session_id DESC
 
 -- name: search_sessions
 -- The best document of each of the best sessions, and how many match there. Parameters as above.
 WITH hits AS MATERIALIZED (
     SELECT rowid AS id, -bm25(terms) AS score FROM terms WHERE terms MATCH :match
 ), placed AS MATERIALIZED (
-    SELECT d.id, h.score, d.timestamp,
+    SELECT d.id, h.score, d.timestamp, d.entry_id, d.session_id,
            row_number() OVER (
-               PARTITION BY d.session_id ORDER BY h.score DESC, d.timestamp DESC, d.id DESC
+               PARTITION BY d.session_id ORDER BY h.score DESC, d.timestamp DESC, d.entry_id DESC
            ) AS place,
            count(*) OVER (PARTITION BY d.session_id) AS matches
     FROM hits AS h JOIN documents AS d ON d.id = h.id
     WHERE (:types IS NULL OR d.type IN (SELECT value FROM json_each(:types)))
+      AND (:session IS NULL OR d.session_id = :session)
+      AND (:within IS NULL OR d.entry_id IN (SELECT value FROM json_each(:within)))
       AND (:label_count = 0 OR d.session_id IN (
           SELECT session_id FROM labels WHERE label IN (SELECT value FROM json_each(:labels))
           GROUP BY session_id HAVING count(*) = :label_count))
 ), best AS MATERIALIZED (
-    SELECT id, score, timestamp, matches FROM placed WHERE place = 1
-    ORDER BY score DESC, timestamp DESC, id DESC
+    SELECT id, score, timestamp, entry_id, session_id, matches FROM placed
+    WHERE place = 1
+      AND (:score IS NULL
+           OR (score, timestamp, entry_id, session_id) < (:score, :time, :entry, :of_session))
+    ORDER BY score DESC, timestamp DESC, entry_id DESC, session_id DESC
     LIMIT :limit
 )
 SELECT d.session_id, d.entry_id, d.type, d.timestamp, b.score, d.text, b.matches
 FROM best AS b JOIN documents AS d ON d.id = b.id
-ORDER BY b.score DESC, b.timestamp DESC, b.id DESC
+ORDER BY b.score DESC, b.timestamp DESC, b.entry_id DESC, b.session_id DESC
