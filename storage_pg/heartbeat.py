@@ -16,14 +16,23 @@ from storage_pg.queries import QUERIES
 class Heartbeat:
     """Renews one host's row every `interval` seconds until stopped.
 
-    `gone` is called, on the thread, when the row no longer exists: others declared this host dead.
+    Called on the thread: `gone` when the row no longer exists, because others declared this host
+    dead; `leave` at each beat after an operator told the host to leave.
     """
 
-    def __init__(self, dsn: str, host_id: str, interval: float, gone: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        dsn: str,
+        host_id: str,
+        interval: float,
+        gone: Callable[[], None],
+        leave: Callable[[], None],
+    ) -> None:
         self._dsn = dsn
         self._host_id = host_id
         self._interval = interval
         self._gone = gone
+        self._leave = leave
         self._stopped = threading.Event()
         self._thread = threading.Thread(
             target=self._run, name=f"laneway-heartbeat-{host_id}", daemon=True
@@ -51,10 +60,13 @@ class Heartbeat:
                         autocommit=True,
                         prepare_threshold=None,
                     )
-                if connection.execute(QUERIES["heartbeat"], (self._host_id,)).rowcount == 0:
+                beat = connection.execute(QUERIES["heartbeat"], (self._host_id,)).fetchone()
+                if beat is None:
                     if not self._stopped.is_set():
                         self._gone()
                     break
+                if beat[0] and not self._stopped.is_set():
+                    self._leave()
             except psycopg.Error:
                 # The database is away: try again at the next beat. Others decide what it means.
                 _close(connection)

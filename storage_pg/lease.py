@@ -82,7 +82,8 @@ class HostLease:
     `answer_seconds` is ended.
 
     `on_lost` is called once per incarnation that ends unexpectedly, after every held session was
-    told; `on_started` with the new id when an incarnation begins, the first one included.
+    told; `on_started` with the new id when an incarnation begins, the first one included; `on_leave`
+    when an operator told this host to leave, perhaps several times.
     """
 
     def __init__(
@@ -96,6 +97,7 @@ class HostLease:
         answer_seconds: float = 15.0,
         on_lost: Callable[[str], None] | None = None,
         on_started: Callable[[str], None] | None = None,
+        on_leave: Callable[[], None] | None = None,
     ) -> None:
         self._dsn = direct_dsn
         self._identity = identity
@@ -105,6 +107,7 @@ class HostLease:
         self._answer_seconds = answer_seconds
         self._on_lost = on_lost
         self._on_started = on_started
+        self._on_leave = on_leave
         self._connection: LeaseConnection | None = None
         self._heartbeat: Heartbeat | None = None
         self._host_id: str | None = None
@@ -239,14 +242,21 @@ class HostLease:
         def gone() -> None:
             loop.call_soon_threadsafe(connection.cut, "declared dead by another host")
 
+        def leave() -> None:
+            loop.call_soon_threadsafe(self._told_to_leave)
+
         self._connection = connection
         self._host_id = host_id
-        self._heartbeat = Heartbeat(self._dsn, host_id, self._heartbeat_seconds, gone)
+        self._heartbeat = Heartbeat(self._dsn, host_id, self._heartbeat_seconds, gone, leave)
         self._heartbeat.start()
         self._started.set()
         if self._on_started is not None:
             self._on_started(host_id)
         return host_id
+
+    def _told_to_leave(self) -> None:
+        if self._on_leave is not None and not self._closed:
+            self._on_leave()
 
     def _alive(self) -> LeaseConnection:
         if self._connection is None:

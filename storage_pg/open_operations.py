@@ -203,26 +203,29 @@ async def wake_operation(
     return bool(rows[0][0])
 
 
-async def sweep(pool: Pool, now_ms: int, polls: PollSettings) -> AsyncIterator[Repair]:
+async def sweep(
+    pool: Pool, now_ms: int, polls: PollSettings, *, repair: bool = True
+) -> AsyncIterator[Repair]:
     """Compare every open operation's state with the scheduler's row and repair what differs.
 
     The state is the authority. Each repair is one transaction that first makes sure that the
-    state is still the one that was read. A healthy system yields nothing.
+    state is still the one that was read. A healthy system yields nothing. Without `repair` it says
+    what it would do, and changes nothing.
     """
     after = ""
     while True:
         rows = await fetch_from(pool, "sweep_page", (after, _PAGE))
         for row in rows:
-            repair = await _repair(pool, row, now_ms, polls)
-            if repair is not None:
-                yield repair
+            found = await _compare(pool, row, now_ms, polls, repair=repair)
+            if found is not None:
+                yield found
         if len(rows) < _PAGE:
             return
         after = str(rows[-1][0])
 
 
-async def _repair(
-    pool: Pool, row: tuple[Any, ...], now_ms: int, polls: PollSettings
+async def _compare(
+    pool: Pool, row: tuple[Any, ...], now_ms: int, polls: PollSettings, *, repair: bool
 ) -> Repair | None:
     operation_id, tenant_id, session_id, state_seq, state_text, meta_text, has_row, due_at = row
     due: int | None = None
@@ -244,13 +247,14 @@ async def _repair(
             return None
         else:
             difference = "wrong_due"
-    done = await fetch_from(
-        pool,
-        "repair_open_operation",
-        (tenant_id, session_id, operation_id, state_seq, due, lane, kind, accepted),
-    )
-    if done[0][0] is not True:
-        return None
+    if repair:
+        done = await fetch_from(
+            pool,
+            "repair_open_operation",
+            (tenant_id, session_id, operation_id, state_seq, due, lane, kind, accepted),
+        )
+        if done[0][0] is not True:
+            return None
     return Repair(operation_id, session_id, tenant_id, difference)
 
 

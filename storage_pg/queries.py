@@ -16,6 +16,7 @@ _FILES = (
     "search.sql",
     "copies.sql",
     "migrating.sql",
+    "operator.sql",
 )
 
 

@@ -40,6 +40,7 @@ from storage_pg.idempotency import (
     tenant_transaction,
 )
 from storage_pg.lease import HostLease
+from storage_pg.meter import SILENT, StorageMeter
 from storage_pg.migrating import migrate_claimed
 from storage_pg.queries import QUERIES
 from storage_pg.reader import SessionReader, open_snapshot
@@ -98,6 +99,7 @@ class PostgresSessions:
         lease: HostLease | None = None,
         polls: PollSettings | None = None,
         schema: Schema = CURRENT_SCHEMA,
+        meter: StorageMeter = SILENT,
     ) -> None:
         self._pool = pool
         self._writer = writer
@@ -106,6 +108,7 @@ class PostgresSessions:
         self._polls = polls or PollSettings()
         self.schema = schema
         self._too_new: set[str] = set()
+        self._meter = meter
 
     async def create(self, tenant_id: str, new: NewSession | None = None) -> SessionMetadata:
         """Make a session with an idle lane `main` at the root (§2.8).
@@ -194,7 +197,10 @@ class PostgresSessions:
         if self._lease is None:
             raise InvalidArgument("this process is no host: it has no lease connection")
         lease = self._lease
+        clock = self._environment.clock
+        begun = clock.monotonic()
         claimed = await lease.claim(tenant_id, session_id)
+        self._meter.claimed(clock.monotonic() - begun)
         if not isinstance(claimed, ClaimedSession):
             return claimed
         fence = claimed.fence
@@ -212,6 +218,7 @@ class PostgresSessions:
                 clock=self._environment.clock,
                 polls=self._polls,
                 release=release,
+                meter=self._meter,
             )
         except BaseException as error:
             await release()  # of a newer version, or an operation's state is unreadable

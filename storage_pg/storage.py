@@ -41,6 +41,7 @@ from storage_pg.documents import (
     draft,
 )
 from storage_pg.due import Due, PollSettings, due_of
+from storage_pg.meter import SILENT, StorageMeter, tell_commit
 from storage_pg.queries import QUERIES
 from storage_pg.reads import Row, SessionReads
 from storage_pg.writer import SharedWriter
@@ -100,6 +101,7 @@ class PostgresStorage:
         clock: Clock,
         polls: PollSettings,
         release: Callable[[], Awaitable[None]],
+        meter: StorageMeter = SILENT,
     ) -> None:
         self._identity = Identity.of(claimed.tenant_id, claimed.id, claimed.fence)
         self._pool = pool
@@ -107,6 +109,7 @@ class PostgresStorage:
         self._clock = clock
         self._polls = polls
         self._release = release
+        self._meter = meter
         self._reads = SessionReads(claimed.tenant_id, claimed.id, self._fetch)
         self._control: dict[tuple[str, str], _Control] = {
             (namespace, key): _Control(seq, text, None)
@@ -140,11 +143,14 @@ class PostgresStorage:
                 return CommitResult(self._next_seq, (), stamp)
             known = Known(self._stats, self._due, self._next_seq)
             document = draft(writes, self._identity, known, stamp, self._polls)
+            begun = self._clock.monotonic()
             self._writer.submit(document)
             try:
                 await document.finished()
             finally:
                 # Also when this task was cancelled: the commit happened, or it did not.
+                seconds = self._clock.monotonic() - begun
+                self._meter.committed(seconds, relaxed=document.relaxed)
                 first_seq = self._conclude(document, writes)
             return CommitResult(first_seq, tuple(range(first_seq, first_seq + len(writes))), stamp)
 
@@ -162,6 +168,7 @@ class PostgresStorage:
             raise self._lost
         self._next_seq = first_seq + len(writes)
         self._stats = document.stats
+        tell_commit(self._meter, writes, document.due, self._due)
         for operation, due in document.due.items():
             if due is None:
                 self._due.pop(operation, None)

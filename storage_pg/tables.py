@@ -134,6 +134,7 @@ hosts = Table(
     Column("started_at", DateTime(timezone=True), nullable=False, server_default=text("now()")),
     Column("heartbeat_at", DateTime(timezone=True), nullable=False, server_default=text("now()")),
     Column("draining", Boolean, nullable=False, server_default=text("false")),
+    Column("told_to_leave", Boolean, nullable=False, server_default=text("false")),
 )
 
 sessions = Table(

@@ -15,6 +15,7 @@ from storage_pg.hosts import bury_dead_hosts, cut_off_silent_hosts
 from storage_pg.queries import QUERIES
 from storage_pg.storage import Pool
 from workers.dispatcher import QUEUE
+from workers.meter import SILENT, HostMeter
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +29,7 @@ _LONGEST_JOB_SECONDS = 300.0
 
 @dataclass(slots=True)
 class DeathCounts:
-    """What was found, for metrics."""
+    """What was found."""
 
     buried: int = 0
     cut_off: int = 0
@@ -47,6 +48,7 @@ class DeathWatch:
         interval: float,
         silent_seconds: float,
         died: Callable[[], None],
+        meter: HostMeter = SILENT,
     ) -> None:
         self._pool = pool
         self._clock = clock
@@ -54,6 +56,7 @@ class DeathWatch:
         self._interval = interval
         self._silent_seconds = silent_seconds
         self._died = died
+        self._meter = meter
         self.counts = DeathCounts()
 
     async def run(self) -> None:
@@ -76,8 +79,10 @@ class DeathWatch:
             for host_id in await cut_off_silent_hosts(self._pool, self._silent_seconds):
                 logger.warning("host %s fell silent and was cut off", host_id)
                 self.counts.cut_off += 1
+                self._meter.host_cut_off()
         dead = await bury_dead_hosts(self._pool)
         for host in dead:
+            self._meter.host_died(host.sessions)
             logger.warning(
                 "host %s (%s, %s) is dead; it owned %d sessions",
                 host.id,

@@ -10,6 +10,7 @@ from harness.clock import Clock
 from harness.errors import StorageError
 from storage_pg.open_operations import Outlook, dispatch_jobs, outlook
 from storage_pg.storage import Pool
+from workers.meter import SILENT, HostMeter
 
 logger = logging.getLogger(__name__)
 
@@ -25,21 +26,29 @@ _TROUBLE_SECONDS = 0.5
 
 @dataclass(slots=True)
 class DispatchCounts:
-    """What this dispatcher did, for metrics. `lateness_ms` is the latest dispatch's."""
+    """How often this dispatcher looked, and the jobs that it made."""
 
     looks: int = 0
     jobs: int = 0
-    lateness_ms: int = 0
 
 
 class Dispatcher:
     """One per process. A worker's watches the clock; an API's looks only when it is poked."""
 
-    def __init__(self, pool: Pool, clock: Clock, *, tenant_limit: int, watches: bool) -> None:
+    def __init__(
+        self,
+        pool: Pool,
+        clock: Clock,
+        *,
+        tenant_limit: int,
+        watches: bool,
+        meter: HostMeter = SILENT,
+    ) -> None:
         self._pool = pool
         self._clock = clock
         self._tenant_limit = tenant_limit
         self._watches = watches
+        self._meter = meter
         self._wake = asyncio.Event()
         self._poked = False
         self._alarm: int | None = None
@@ -88,8 +97,8 @@ class Dispatcher:
             )
             self.counts.looks += 1
             self.counts.jobs += len(chosen)
-            if chosen:
-                self.counts.lateness_ms = max(now - operation.due_at for operation in chosen)
+            for operation in chosen:
+                self._meter.dispatched((now - operation.due_at) / 1000)
             if len(chosen) >= _AT_MOST:
                 continue
             self._take(await outlook(self._pool, now))

@@ -29,12 +29,14 @@ from workers.commands import Command, Drive, Reply
 from workers.committed import CommittedSessions
 from workers.deaths import DeathWatch
 from workers.dispatcher import Dispatcher
+from workers.exposition import Exposition
 from workers.following import Follower
 from workers.hints import Hints
 from workers.indexing import Indexer
 from workers.internal_auth import ClusterSecret
 from workers.internal_http import InternalServer
 from workers.live import Duty, LiveSession, Services
+from workers.metrics import Metrics
 from workers.peers import NotThere, Peers
 from workers.registry import Registry
 from workers.routing import Router
@@ -63,9 +65,13 @@ class SessionHost:
         self.role: Role = role
         self.environment = environment or Environment.system()
         clock, rng = self.environment.clock, self.environment.rng
+        self.metrics = Metrics()
         self.pool = open_pool(settings.database_url, size=settings.pool_size)
         self.writer = SharedWriter(settings.database_url)
         self.agents = Agents(settings, self.pool, clock)
+        self.exposition = Exposition(self.metrics, self.pool, clock, settings.metrics_token)
+        # Set when an operator tells this host to leave: whoever runs it drains it then.
+        self.leaving = asyncio.Event()
         secret = ClusterSecret(settings.cluster_secret.get_secret_value(), clock)
         self._server = InternalServer(
             self,
@@ -73,6 +79,7 @@ class SessionHost:
             address=(settings.internal_host, settings.internal_port),
             max_bytes=settings.internal_max_bytes,
             command_seconds=settings.command_seconds,
+            metrics=self.exposition.render,
         )
         self.lease = HostLease(
             settings.direct_url,
@@ -86,13 +93,23 @@ class SessionHost:
             capacity=settings.max_sessions,
             heartbeat_seconds=settings.heartbeat_seconds,
             answer_seconds=settings.silent_seconds,
+            on_leave=self.leaving.set,
         )
         self.sessions = PostgresSessions(
-            self.pool, self.writer, self.environment, lease=self.lease, polls=settings.polls
+            self.pool,
+            self.writer,
+            self.environment,
+            lease=self.lease,
+            polls=settings.polls,
+            meter=self.metrics,
         )
         self.hints = Hints(self.pool, settings.direct_url, rng)
         self.dispatcher = Dispatcher(
-            self.pool, clock, tenant_limit=settings.tenant_drives, watches=role == "worker"
+            self.pool,
+            clock,
+            tenant_limit=settings.tenant_drives,
+            watches=role == "worker",
+            meter=self.metrics,
         )
         self.registry = Registry(
             self.pool,
@@ -136,12 +153,14 @@ class SessionHost:
             interval=settings.death_check_ms / 1000,
             silent_seconds=settings.silent_seconds,
             died=self.dispatcher.poke,
+            meter=self.metrics,
         )
         self.draining = False
         self._tasks: list[asyncio.Task[Any]] = []
         self._room = asyncio.Event()
         self._arriving = 0
         self._closed = False
+        self._show_gauges()
 
     # Lifecycle
 
@@ -308,7 +327,10 @@ class SessionHost:
             pass_excused=self._pass_excused,
             pass_ended=self._pass_ended,
             retired=self._retired,
-            feed=lambda: Feed(settings.watch_items, settings.watch_bytes),
+            feed=lambda: Feed(
+                settings.watch_items, settings.watch_bytes, self.metrics.watcher_dropped
+            ),
+            meter=self.metrics,
         )
 
     async def _due_rows(self, live: LiveSession) -> dict[str, int]:
@@ -342,6 +364,14 @@ class SessionHost:
             self.hints.due(due)
         else:
             self.dispatcher.expect(due)
+
+    def _show_gauges(self) -> None:
+        show = self.metrics.show
+        show("drives", "Passes under way in this process.", lambda: self.registry.driving)
+        capacity = self.settings.max_drives if self.role == "worker" else 0
+        show("drive_capacity", "Passes that may be under way here.", lambda: capacity)
+        show("sessions_open", "Sessions owned by this process.", lambda: len(self.registry.all()))
+        show("ready", "Whether this process takes work.", lambda: float(self.ready))
 
     def _due_hint(self, instant: int) -> None:
         if self.role == "worker" and not self.draining:

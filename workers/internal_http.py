@@ -1,4 +1,7 @@
-"""The endpoint that other hosts reach this one at: run a command, watch a session. Never exposed (design §6)."""
+"""The endpoint that other hosts reach this one at: run a command, watch a session. Never exposed (design §6).
+
+It also answers scrapes, `GET /metrics`, which is all that it does for who does not sign.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +28,7 @@ from harness.errors import (
 )
 from workers.commands import Command, Reply, decode_command, encode_command, encode_reply
 from workers.execute import NeedsDriver
+from workers.exposition import CONTENT_TYPE
 from workers.internal_auth import HOST, ClusterSecret
 from workers.live import LiveSession, Retired
 from workers.watching import (
@@ -41,6 +45,7 @@ logger = logging.getLogger(__name__)
 
 EXECUTE = "/internal/execute"
 WATCH = "/internal/watch"
+METRICS = "/metrics"
 
 # Answers of the endpoint beside 200.
 UNAUTHORIZED = 403
@@ -90,11 +95,13 @@ class InternalServer:
         address: tuple[str, int],
         max_bytes: int,
         command_seconds: float,
+        metrics: Callable[[], Awaitable[bytes]],
     ) -> None:
         self._owner = owner
         self._secret = secret
         self._max_bytes = max_bytes
         self._command_seconds = command_seconds
+        self._metrics = metrics
         family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         self._socket = socket.socket(family, socket.SOCK_STREAM)
         try:
@@ -143,6 +150,8 @@ class InternalServer:
         await response(scope, receive, send)
 
     async def _answer(self, request: Request) -> Response:
+        if request.method == "GET" and request.url.path == METRICS:
+            return Response(await self._metrics(), media_type=CONTENT_TYPE)
         try:
             body = await self._body(request)
         except ClientDisconnect:

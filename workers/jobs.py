@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any, LiteralString
 
@@ -16,13 +17,16 @@ from procrastinate.exceptions import ConnectorException
 from psycopg import sql
 
 from storage_pg.connect import address, connect
-from storage_pg.open_operations import sweep
+from storage_pg.open_operations import Difference, sweep
 from storage_pg.partitions import ensure_ahead
+from storage_pg.purge import DAY_MS, HOUR_MS, Retention, purge
 from storage_pg.queries import QUERIES
 from workers.deaths import WORKER_BEAT_SECONDS
 from workers.dispatcher import DRIVE_TASK, QUEUE
 from workers.host import SessionHost
 from workers.indexing import sweep_index
+from workers.logs import about
+from workers.meter import Purged
 
 logger = logging.getLogger(__name__)
 
@@ -81,29 +85,19 @@ class QueueConnector(PsycopgConnector):
                 await asyncio.sleep(_RESTART_FIRST)
 
 
-class SweepCount:
-    """How many rows sweeps repaired in this process, by difference. A healthy system has none."""
-
-    def __init__(self) -> None:
-        self.repaired: dict[str, int] = {}
-
-    def add(self, difference: str) -> None:
-        """Count one."""
-        self.repaired[difference] = self.repaired.get(difference, 0) + 1
-
-
-def make_app(host: SessionHost, sweeps: SweepCount) -> App:
+def make_app(host: SessionHost) -> App:
     """The procrastinate app of one process, its tasks bound to the host."""
     app = App(connector=QueueConnector(host.settings.direct_url))
 
     @app.task(name=DRIVE_TASK, queue=QUEUE)
     async def drive(tenant_id: str, session_id: str, lane: str, operation_id: str) -> str:
-        return await host.drive(tenant_id, session_id, lane, operation_id)
+        with about(tenant=tenant_id, session=session_id, lane=lane, operation=operation_id):
+            return await host.drive(tenant_id, session_id, lane, operation_id)
 
     @app.periodic(cron="* * * * *")
     @app.task(name="laneway.sweep", queue=QUEUE, queueing_lock="sweep", pass_context=True)
     async def sweep_operations(context: JobContext, timestamp: int) -> int:
-        return await sweep_now(host, sweeps)
+        return sum((await sweep_now(host)).values())
 
     @app.periodic(cron="* * * * *")
     @app.task(name="laneway.search", queue=QUEUE, queueing_lock="search")
@@ -116,27 +110,49 @@ def make_app(host: SessionHost, sweeps: SweepCount) -> App:
     async def partitions_ahead(timestamp: int) -> int:
         return await make_partitions_ahead(host)
 
-    del drive, sweep_operations, index_sessions, partitions_ahead  # the app knows them by name
+    @app.periodic(cron="23 * * * *")
+    @app.task(name="laneway.purge", queue=QUEUE, queueing_lock="purge")
+    async def purge_old_rows(timestamp: int) -> int:
+        return sum((await purge_now(host)).values())
+
+    # The app knows them by name.
+    del drive, sweep_operations, index_sessions, partitions_ahead, purge_old_rows
     return app
 
 
-async def sweep_now(host: SessionHost, sweeps: SweepCount) -> int:
+async def sweep_now(host: SessionHost) -> Counter[Difference]:
     """Compare the scheduler's rows with the operations' own states and repair them; returns how
-    many were wrong."""
-    found = 0
+    many were wrong, by difference. A healthy system has none."""
+    found: Counter[Difference] = Counter()
     now = host.environment.clock.now_ms()
     async for repair in sweep(host.pool, now, host.settings.polls):
-        found += 1
-        sweeps.add(repair.difference)
+        found[repair.difference] += 1
+        host.metrics.repaired(repair.difference)
         logger.error(
             "repaired the row of operation %s in session %s: %s",
             repair.operation_id,
             repair.session_id,
             repair.difference,
         )
+    host.metrics.swept(found.total())
     if found:
         host.dispatcher.poke()
     return found
+
+
+async def purge_now(host: SessionHost) -> dict[Purged, int]:
+    """Remove rows past their retention, batch after batch for a bounded time; returns how many. What
+    is left waits for the next hour."""
+    settings = host.settings
+    keep = Retention(
+        receipts_ms=None if settings.receipt_days is None else settings.receipt_days * DAY_MS,
+        expired_keys_ms=settings.expired_key_hours * HOUR_MS,
+    )
+    gone = await purge(host.pool, host.environment.clock.now_ms(), keep)
+    removed: dict[Purged, int] = {"receipts": gone.receipts, "idempotency_keys": gone.keys}
+    for what, rows in removed.items():
+        host.metrics.purged(what, rows)
+    return removed
 
 
 async def make_partitions_ahead(host: SessionHost) -> int:
@@ -163,8 +179,7 @@ class JobRunner:
 
     def __init__(self, host: SessionHost) -> None:
         self._host = host
-        self.sweeps = SweepCount()
-        self.app = make_app(host, self.sweeps)
+        self.app = make_app(host)
         self._task: asyncio.Task[None] | None = None
         self._stopping = False
 

@@ -38,6 +38,8 @@ from workers.commands import (
     Resume,
 )
 from workers.execute import NeedsDriver, Surroundings, execute
+from workers.logs import about, only_about
+from workers.meter import HostMeter
 from workers.poison import MOST_PASSES, end_as_crash_loop
 from workers.watching import EndItem, EndReason, Feed, NoSuchLane, SnapshotItem, event_item
 
@@ -86,6 +88,7 @@ class Services:
     pass_ended: Callable[[], None]
     retired: Callable[[LiveSession, int | None], None]
     feed: Callable[[], Feed]
+    meter: HostMeter
 
 
 @dataclass(slots=True)
@@ -185,7 +188,8 @@ class LiveSession:
             raise Retired
         self._commands += 1
         try:
-            reply = await execute(self.harness, command, self._surroundings, context)
+            with about(tenant=self.tenant_id, session=self.session_id):
+                reply = await execute(self.harness, command, self._surroundings, context)
             if isinstance(reply, Ok):
                 await self._after(command)
             return reply
@@ -254,6 +258,7 @@ class LiveSession:
     # The duty: level-triggered, so that nothing that should have woken it can be missed for long
 
     async def _answer_for(self) -> None:
+        only_about(tenant=self.tenant_id, session=self.session_id)
         try:
             while self._ending is None:
                 self._wake.clear()
@@ -288,6 +293,8 @@ class LiveSession:
             if self._ending is not None:
                 return None
             if instant <= now and not self._services.draining():
+                if instant > 0 and operation.operation_id not in self._trouble:
+                    self._services.meter.woke((now - instant) / 1000)
                 self._start_pass(operation)
             elif nearest is None or instant < nearest:
                 nearest = instant
@@ -339,6 +346,12 @@ class LiveSession:
 
     async def _drive(self, operation: OpenOperation) -> None:
         operation_id = operation.operation_id
+        only_about(
+            tenant=self.tenant_id,
+            session=self.session_id,
+            lane=operation.lane,
+            operation=operation_id,
+        )
         try:
             await self._pass(operation)
             self._trouble.pop(operation_id, None)
@@ -390,7 +403,8 @@ class LiveSession:
         failures = 1 if trouble is None else trouble.failures + 1
         pause = min(_BACKOFF_MS << min(failures - 1, 16), _BACKOFF_LONGEST_MS)
         reason = f"{type(error).__name__}: {error}"
-        logger.warning("a pass of operation %s failed: %s", operation_id, reason)
+        # What a hook says may quote a prompt: the reason is kept with the operation, not in the log.
+        logger.warning("a pass of operation %s failed: %s", operation_id, error)
         self._trouble[operation_id] = _Trouble(
             failures, self._services.clock.now_ms() + pause, reason
         )

@@ -33,4 +33,4 @@ async def end_as_crash_loop(
     if isinstance(ended, Err):
         logger.info("operation %s was over before it was given up", operation_id)
         return
-    logger.error("gave up operation %s: %s", operation_id, error.message)
+    logger.error("gave up operation %s after %d passes without progress", operation_id, passes)

@@ -48,6 +48,8 @@ class Settings(BaseSettings):
     host_url: str | None = None
     host_name: str | None = None
     cluster_secret: SecretStr
+    # What a scrape of the public port presents as bearer token; without one that port has no metrics.
+    metrics_token: SecretStr | None = None
     internal_max_bytes: int = Field(default=64 * 1024 * 1024, gt=0)
 
     # The largest session file that an import takes, and the metadata that search can filter by (names
@@ -75,6 +77,11 @@ class Settings(BaseSettings):
     poll_longest_ms: int = Field(default=300_000, gt=0)
     partition_period: Period = "month"
     partitions_ahead: int = Field(default=3, ge=1)
+
+    # How long what is over is kept: receipts in days (None: for ever; a repeated operation id is known
+    # as long as its receipt), idempotency keys in hours after they expired.
+    receipt_days: int | None = Field(default=None, ge=7)
+    expired_key_hours: int = Field(default=24, ge=0)
 
     # What sessions without an agent profile use. `tools` is `package.module:attribute`.
     models: list[dict[str, Any]] = Field(default_factory=list[dict[str, Any]])

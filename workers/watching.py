@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -85,11 +85,15 @@ def event_item(event: HarnessEvent) -> EventItem:
 
 
 class Feed:
-    """Items for one watcher. Bounded: one who does not read is dropped with a reason."""
+    """Items for one watcher. Bounded: one who does not read is dropped with a reason, and `dropped`
+    is called."""
 
-    def __init__(self, max_items: int, max_bytes: int) -> None:
+    def __init__(
+        self, max_items: int, max_bytes: int, dropped: Callable[[], None] | None = None
+    ) -> None:
         self._max_items = max_items
         self._max_bytes = max_bytes
+        self._dropped = dropped
         self._items: deque[StreamItem] = deque()
         self._bytes = 0
         self._ready = asyncio.Event()
@@ -106,6 +110,8 @@ class Feed:
         ):
             self._items.clear()
             self._bytes = 0
+            if self._dropped is not None:
+                self._dropped()
             self.end(EndItem("slow_reader"))
             return
         if isinstance(item, SnapshotItem):

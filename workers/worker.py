@@ -19,7 +19,8 @@ logger = logging.getLogger(__name__)
 async def run_worker(
     settings: Settings, *, ready: Callable[[SessionHost], None] | None = None
 ) -> None:
-    """Work until SIGTERM or SIGINT, then drain for at most `drain_seconds`; a second signal hastens.
+    """Work until SIGTERM or SIGINT, or until an operator tells this host to leave, then drain for at
+    most `drain_seconds`; a second signal hastens.
 
     `ready` hears of the host once it takes work. Raises what makes starting impossible, `SchemaBehind`
     and `SchemaAhead` among it.
@@ -43,7 +44,7 @@ async def run_worker(
         logger.info("host %s takes work", host.host_id)
         if ready is not None:
             ready(host)
-        await stop.wait()
+        await _either(stop, host.leaving)
         logger.info("host %s drains", host.host_id)
         await _drain(host, runner, settings.drain_seconds, hasten)
     finally:
@@ -51,6 +52,15 @@ async def run_worker(
         await host.close()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)
+
+
+async def _either(*events: asyncio.Event) -> None:
+    waiting = [asyncio.ensure_future(event.wait()) for event in events]
+    try:
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for one in waiting:
+            one.cancel()
 
 
 async def _drain(

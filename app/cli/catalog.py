@@ -6,13 +6,12 @@ import asyncio
 import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from app.cli.configuration import settings
-from app.cli.output import Json, fail, say, table
+from app.cli.output import Json, fail, say, table, when
 from app.scopes import SCOPES
 from harness.environment import Environment
 
@@ -28,7 +27,8 @@ TenantName = Annotated[str, typer.Option("--tenant", help="The tenant's name or 
 _DAY_MS = 86_400_000
 
 
-def _with_catalog(work: Callable[[Catalog], Awaitable[T]]) -> T:
+def with_catalog(work: Callable[[Catalog], Awaitable[T]]) -> T:
+    """Run something on the catalogue; ends the command when the database refuses."""
     from sqlalchemy.exc import SQLAlchemyError
 
     from storage_pg.catalog import Catalog, open_engine
@@ -49,7 +49,8 @@ def _with_catalog(work: Callable[[Catalog], Awaitable[T]]) -> T:
         fail(f"the database refused: {getattr(error, 'orig', None) or error}")
 
 
-async def _tenant(catalog: Catalog, name: str) -> Tenant:
+async def require_tenant(catalog: Catalog, name: str) -> Tenant:
+    """The tenant of that name or id; ends the command when there is none."""
     found = await catalog.find_tenant(name)
     if found is None and _is_uuid(name):
         found = await catalog.get_tenant(name)
@@ -78,7 +79,7 @@ def create_tenant(name: Annotated[str, typer.Argument()], json: Json = False) ->
         except NameTaken as error:
             fail(str(error))
 
-    made = _with_catalog(work)
+    made = with_catalog(work)
     say(json, {"id": made.id, "name": made.name}, f"tenant {made.name}: {made.id}")
 
 
@@ -93,10 +94,10 @@ def list_tenants(json: Json = False) -> None:
         {
             "id": item.id,
             "name": item.name,
-            "created": _when(item.created_at),
-            "disabled": _when(item.disabled_at),
+            "created": when(item.created_at),
+            "disabled": when(item.disabled_at),
         }
-        for item in _with_catalog(work)
+        for item in with_catalog(work)
     ]
     table(json, rows, ("id", "name", "created", "disabled"))
 
@@ -119,7 +120,7 @@ def create_key(
         fail(f"there is no scope {unknown[0]!r}; scopes are {', '.join(SCOPES)}")
 
     async def work(catalog: Catalog) -> dict[str, Any]:
-        owner = await _tenant(catalog, tenant_name)
+        owner = await require_tenant(catalog, tenant_name)
         now = Environment.system().clock.now_ms()
         expires = None if days is None else now + days * _DAY_MS
         minted = await catalog.create_key(owner.id, name, scopes, expires)
@@ -131,7 +132,7 @@ def create_key(
             "expiresAt": expires,
         }
 
-    made = _with_catalog(work)
+    made = with_catalog(work)
     say(json, made, f"{made['key']}\n  (kept as a hash: write it down now)")
 
 
@@ -140,19 +141,19 @@ def list_keys(tenant_name: TenantName, json: Json = False) -> None:
     """A tenant's keys, without their secrets."""
 
     async def work(catalog: Catalog) -> list[dict[str, object]]:
-        owner = await _tenant(catalog, tenant_name)
+        owner = await require_tenant(catalog, tenant_name)
         return [
             {
                 **asdict(item),
-                "created": _when(item.created_at),
-                "expires": _when(item.expires_at),
-                "revoked": _when(item.revoked_at),
+                "created": when(item.created_at),
+                "expires": when(item.expires_at),
+                "revoked": when(item.revoked_at),
             }
             for item in await catalog.list_keys(owner.id)
         ]
 
     columns = ("id", "name", "scopes", "created", "expires", "revoked")
-    rows = [{column: row[column] for column in columns} for row in _with_catalog(work)]
+    rows = [{column: row[column] for column in columns} for row in with_catalog(work)]
     table(json, rows, columns)
 
 
@@ -163,14 +164,8 @@ def revoke_key(
     """Refuse a key from now on."""
 
     async def work(catalog: Catalog) -> bool:
-        return await catalog.revoke_key((await _tenant(catalog, tenant_name)).id, key_id)
+        return await catalog.revoke_key((await require_tenant(catalog, tenant_name)).id, key_id)
 
-    if not _with_catalog(work):
+    if not with_catalog(work):
         fail(f"the tenant has no working key {key_id!r}")
     say(json, {"id": key_id, "revoked": True}, f"key {key_id} is revoked")
-
-
-def _when(instant: int | None) -> str | None:
-    if instant is None:
-        return None
-    return datetime.fromtimestamp(instant / 1000, UTC).isoformat(timespec="seconds")

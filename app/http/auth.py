@@ -16,6 +16,7 @@ from app.scopes import Scope
 from harness.clock import Clock
 from storage_pg.api_keys import KeyOwner
 from storage_pg.catalog import Catalog
+from workers.logs import note
 
 _REMEMBER_SECONDS = 5.0
 _REMEMBERED = 10_000
@@ -88,6 +89,7 @@ def require(scope: Scope) -> Callable[..., Awaitable[Caller]]:
                 f"The API key lacks the scope {scope}.",
                 fields={"scope": scope},
             )
+        note(tenant=found.tenant_id)
         return found
 
     return caller

@@ -117,6 +117,7 @@ async def _events(
         asyncio.ensure_future(stopping.wait()),
     ]
     coming: asyncio.Future[StreamItem | None] | None = None
+    services.host.metrics.stream_opened()
     try:
         while True:
             coming = coming or asyncio.ensure_future(anext(watched, None))
@@ -146,6 +147,7 @@ async def _events(
                 case _:
                     assert_never(item)
     finally:
+        services.host.metrics.stream_closed()
         # The client's going cancels everything around here; the watch is given back all the same.
         with anyio.CancelScope(shield=True):
             tasks: list[asyncio.Future[Any]] = [*stops, *([] if coming is None else [coming])]

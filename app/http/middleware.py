@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Mapping
 from contextlib import suppress
 
@@ -11,6 +12,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.http.problems import Problem, problem_response
 from harness.ids import IdGenerator
+from workers.logs import about
+
+_log = logging.getLogger(__name__)
 
 # How long, and for how many times the limit, a client may go on sending what is refused.
 _FINISH_SECONDS = 5.0
@@ -36,7 +40,12 @@ class RequestIds:
                 MutableHeaders(scope=message)["X-Request-Id"] = request_id
             await send(message)
 
-        await self._app(scope, receive, stamped)
+        with about(request=request_id):
+            try:
+                await self._app(scope, receive, stamped)
+            except Exception:
+                _log.exception("a request met a defect")
+                raise
 
 
 class BodyLimit:

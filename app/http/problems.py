@@ -171,7 +171,11 @@ def install(app: FastAPI) -> None:
         problem = _problem(error)
         if problem.status_code == 405:
             problem.headers = {"Allow": ", ".join(_allowed(app, request))}
-        return problem_response(problem, request_id_of(request))
+        request_id = request_id_of(request)
+        response = problem_response(problem, request_id)
+        # The answer to a defect is made outside of the middleware that gives others their id.
+        response.headers["X-Request-Id"] = request_id
+        return response
 
     for kind in (
         Problem,
@@ -218,7 +222,7 @@ def _problem(error: Exception) -> Problem:
             _log.warning("the database failed a request", exc_info=error)
             return unavailable("The database does not answer; try again.")
         case Exception():
-            # The server logs it with its traceback when this response is sent.
+            # It was logged on its way here, with the ids of the request.
             return Problem(500, "InternalError", "Something is broken here; it was logged.")
         case _:
             assert_never(error)

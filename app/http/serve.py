@@ -13,6 +13,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from app.http.app import create_app
+from app.http.services import Services
 from storage_pg import migrate
 from storage_pg.pooler import refuse_pooler
 from workers.settings import Settings
@@ -50,8 +51,18 @@ class _Server(uvicorn.Server):
             services.draining.set()
 
 
+async def _leave_when_told(server: _Server, app: FastAPI) -> None:
+    """An operator's order to leave is followed as SIGTERM is."""
+    # The application's services, typed where they are made.
+    services: Services | None = getattr(app.state, "services", None)
+    if services is not None:
+        await services.host.leaving.wait()
+        server.handle_exit(signal.SIGTERM, None)
+
+
 async def serve(settings: Settings, *, ready: Callable[[str], None] | None = None) -> None:
-    """Serve until SIGTERM or SIGINT, then drain: at most `drain_seconds` for what is under way.
+    """Serve until SIGTERM or SIGINT, or until an operator tells this host to leave, then drain: at most
+    `drain_seconds` for what is under way.
 
     `ready` hears the URL once requests are answered; port 0 takes a free one. Raises `OSError`
     when the address is taken, and what stops the application from starting: `PoolerOnDirectUrl`,
@@ -76,7 +87,11 @@ async def serve(settings: Settings, *, ready: Callable[[str], None] | None = Non
         await asyncio.sleep(0.01)
     if server.started and ready is not None:
         ready(_url(door))
-    await running
+    leaving = asyncio.create_task(_leave_when_told(server, app))
+    try:
+        await running
+    finally:
+        leaving.cancel()
     if not server.started:
         raise RuntimeError("the HTTP service did not start; its log says why")
 

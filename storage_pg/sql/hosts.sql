@@ -25,7 +25,12 @@ VALUES (%s::uuid, %s, %s, %s, %s, %s::bigint, pg_backend_pid(), %s)
 DELETE FROM laneway.hosts WHERE id = %s::uuid
 
 -- name: heartbeat
+-- Says that a host lives, and tells it whether somebody ordered it to leave.
 UPDATE laneway.hosts SET heartbeat_at = clock_timestamp() WHERE id = %s::uuid
+RETURNING told_to_leave
+
+-- name: tell_to_leave
+UPDATE laneway.hosts SET told_to_leave = true WHERE id = %s::uuid RETURNING id::text
 
 -- name: set_draining
 UPDATE laneway.hosts SET draining = %s WHERE id = %s::uuid

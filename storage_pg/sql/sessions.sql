@@ -43,7 +43,3 @@ WHERE tenant_id = %s::uuid AND key = %s
 
 -- name: forget_key
 DELETE FROM laneway.idempotency_keys WHERE tenant_id = %s::uuid AND key = %s
-
--- name: expire_keys
--- Keys of the named tenant that are past their expiry.
-DELETE FROM laneway.idempotency_keys WHERE expires_at <= %s

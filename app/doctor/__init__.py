@@ -1,0 +1,1 @@
+"""What `laneway doctor` looks at."""
