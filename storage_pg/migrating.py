@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -90,24 +90,17 @@ class _Run:
         step = Step(migration, _OldValues(records))
         # Nothing is written before every conversion has read its neighbours as they were; elements
         # become elements page by page, and those that become values are written with the values.
-        decided = [(old, new) for old, new in step.apply(records) if new != old]
+        decided = _changes(step, records)
         added: list[Mutable] = []
         async for page in self._elements():
-            for old, new in step.apply(page):
-                if new == old:
-                    continue
-                await self._drop(old)
-                if isinstance(new, ElementRecord):
-                    await self._write(new)
-                elif new is not None:
-                    added.append(new)
-        for old, _ in decided:
-            await self._drop(old)
-        for _, new in decided:
-            if new is not None:
-                await self._write(new)
-        for new in added:
-            await self._write(new)
+            changes = _changes(step, page)
+            await self._drop(old for old, _ in changes)
+            news = [new for _, new in changes if new is not None]
+            await self._write(new for new in news if isinstance(new, ElementRecord))
+            added += [new for new in news if not isinstance(new, ElementRecord)]
+        await self._drop(old for old, _ in decided)
+        await self._write(new for _, new in decided if new is not None)
+        await self._write(added)
 
     async def _elements(self) -> AsyncIterator[list[ElementRecord]]:
         after = 0
@@ -121,15 +114,31 @@ class _Run:
             after = page[-1].seq
             yield page
 
-    async def _drop(self, old: Mutable) -> None:
-        name = "migrating_drop_value" if isinstance(old, ValueRecord) else "migrating_drop_element"
-        place = (old.namespace, old.key, old.seq)
-        await self._connection.execute(QUERIES[name], (*self._who[1:], *place))
+    async def _drop(self, olds: Iterable[Mutable]) -> None:
+        rows: dict[str, list[tuple[object, ...]]] = {}
+        for old in olds:
+            value = isinstance(old, ValueRecord)
+            name = "migrating_drop_value" if value else "migrating_drop_element"
+            place = (self._who[1], old.namespace, old.key, old.seq)
+            rows.setdefault(name, []).append(place)
+        await self._all(rows)
 
-    async def _write(self, new: Mutable) -> None:
-        name = "restore_value" if isinstance(new, ValueRecord) else "restore_element"
-        columns = (new.seq, new.namespace, new.key, new.json)
-        await self._connection.execute(QUERIES[name], (*self._who, *columns))
+    async def _write(self, news: Iterable[Mutable]) -> None:
+        rows: dict[str, list[tuple[object, ...]]] = {}
+        for new in news:
+            name = "restore_value" if isinstance(new, ValueRecord) else "restore_element"
+            columns = (*self._who, new.seq, new.namespace, new.key, new.json)
+            rows.setdefault(name, []).append(columns)
+        await self._all(rows)
+
+    async def _all(self, rows: Mapping[str, Sequence[tuple[object, ...]]]) -> None:
+        async with self._connection.cursor() as cursor:
+            for name, parameters in rows.items():
+                await cursor.executemany(QUERIES[name], parameters)
+
+
+def _changes(step: Step, records: Sequence[Mutable]) -> list[tuple[Mutable, Mutable | None]]:
+    return [(old, new) for old, new in step.apply(records) if new != old]
 
 
 async def _control(

@@ -10,10 +10,10 @@ import psycopg
 from psycopg_pool import PoolClosed, PoolTimeout
 
 from harness.codec import decode, valid_unicode
-from harness.errors import OperationKind
+from harness.errors import OperationKind, StorageCorrupt
 from harness.operation.state import OperationMeta, OperationState
 from storage_pg.derived import kind_of
-from storage_pg.due import DueAt, DueNow, DuePoll, PollSettings, due_instant, due_of
+from storage_pg.due import Due, DueAt, DueNow, DuePoll, PollSettings, due_instant, due_of
 from storage_pg.queries import QUERIES
 from storage_pg.storage import Pool, fetch_from, read_error
 
@@ -236,14 +236,16 @@ async def _compare(
         if not has_row:
             return None
     else:
-        meta = decode(meta_text, OperationMeta)
+        try:
+            meta = decode(meta_text, OperationMeta)
+        except StorageCorrupt:
+            return None  # whoever opens the session says what is wrong with it
         lane, kind, accepted = meta.lane, kind_of(meta), meta.started_at
-        state: OperationState = decode(state_text, _STATE_TYPE)
-        wanted = due_of(state)
-        due = due_instant(wanted, now_ms, polls)
+        wanted = _wanted(state_text)
+        due = now_ms if wanted is None else due_instant(wanted, now_ms, polls)
         if not has_row:
             difference = "missing"
-        elif _agrees(wanted, due_at, due, now_ms):
+        elif wanted is None or _agrees(wanted, due_at, due, now_ms):
             return None
         else:
             difference = "wrong_due"
@@ -256,6 +258,16 @@ async def _compare(
         if done[0][0] is not True:
             return None
     return Repair(operation_id, session_id, tenant_id, difference)
+
+
+def _wanted(state_text: str) -> Due | None:
+    """When the state wants to be looked at; None for one that this build cannot read, because a newer
+    one wrote it or because it is damaged: a drive finds out which."""
+    try:
+        state: OperationState = decode(state_text, _STATE_TYPE)
+    except StorageCorrupt:
+        return None
+    return due_of(state)
 
 
 def _agrees(wanted: DueNow | DueAt | DuePoll, due_at: int, due: int, now_ms: int) -> bool:

@@ -26,6 +26,7 @@ from storage_pg.claimed import ClaimedSession
 from storage_pg.copies import PostgresCopies
 from storage_pg.due import PollSettings
 from storage_pg.migrating import migrate_claimed
+from storage_pg.open_operations import sweep
 from storage_pg.sessions import PostgresSessions
 from tests.session.ends import fill
 from tests.session.test_transfer import harness_of
@@ -295,3 +296,33 @@ async def test_copies_are_of_the_current_version(kit: Kit) -> None:
     older = PostgresCopies(kit.database.app_dsn, kit.tenant, kit.environment, kit.sessions)
     with pytest.raises(NewerVersion):
         await older.fork(session_id, TreeFork(), BACKGROUND)
+
+
+async def test_a_state_that_cannot_be_read_does_not_stop_the_sweep(fresh_kit: Kit) -> None:
+    kit, operations = fresh_kit, list[str]()
+    for _ in range(3):
+        harness = await harness_of((await kit.open_new()).session(kit.environment))
+        accepted = await harness.accept(PromptRequest(prompt="go"), BACKGROUND)
+        assert isinstance(accepted, Ok)
+        operations.append(accepted.value.operation_id)
+        await harness.close(BACKGROUND)
+    newer, lost, plain = operations
+
+    async def repaired() -> dict[str, str]:
+        now = kit.environment.clock.now_ms()
+        found = sweep(kit.pool, now, PollSettings())
+        return {repair.operation_id: repair.difference async for repair in found}
+
+    with psycopg.connect(kit.database.owner_dsn, autocommit=True) as owner:
+        owner.execute(
+            'UPDATE laneway.scalar_values SET value = \'{"kind":"future"}\' '
+            "WHERE namespace = 'pi.op.state' AND key = ANY (%s)",
+            ([newer, lost],),
+        )
+        owner.execute(
+            "DELETE FROM laneway.open_operations WHERE operation_id = ANY (%s::uuid[])",
+            ([lost, plain],),
+        )
+    # What no drive would ever look at gets its row, readable or not.
+    assert await repaired() == {lost: "missing", plain: "missing"}
+    assert await repaired() == {}
