@@ -3,7 +3,8 @@
 from alembic import context
 from sqlalchemy import Connection
 
-from storage_pg.tables import METADATA, SCHEMA
+from storage_pg.layout import SCHEMA
+from storage_pg.tables import METADATA
 
 
 def run(connection: Connection) -> None:

@@ -20,8 +20,7 @@ from harness.clock import Clock
 from harness.errors import InvalidArgument
 from harness.ids import IdGenerator
 from storage_pg.api_keys import ApiKey, KeyOwner, MintedKey, mint_key, split_key, verify_secret
-from storage_pg.connect import KEEPALIVE
-from storage_pg.migrate import sqlalchemy_url
+from storage_pg.connect import KEEPALIVE, sqlalchemy_url
 from storage_pg.tables import api_keys, operations, sessions, tenants
 
 MAX_PAGE = 1_000

@@ -26,6 +26,14 @@ def address(dsn: str, application: str) -> str:
     return make_conninfo(dsn, application_name=application, **KEEPALIVE)
 
 
+def sqlalchemy_url(dsn: str) -> str:
+    """The same address for SQLAlchemy, which wants the driver's name in it."""
+    scheme, separator, rest = dsn.partition("://")
+    if not separator or scheme not in ("postgresql", "postgres", "postgresql+psycopg"):
+        raise ValueError("a database URL begins with postgresql://")
+    return f"postgresql+psycopg://{rest}"
+
+
 async def connect(dsn: str, application: str = "laneway") -> AsyncConnection[TupleRow]:
     """One autocommit connection without server-side prepared statements.
 

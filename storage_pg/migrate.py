@@ -9,17 +9,18 @@ from typing import Any, Literal, TypeAlias, cast
 
 import psycopg
 from alembic import command
-from alembic.migration import MigrationContext
+from alembic.config import Config
 from psycopg import sql
 from psycopg.rows import TupleRow
 from sqlalchemy import Connection, create_engine
 from sqlalchemy.pool import NullPool
 
-from storage_pg.connect import KEEPALIVE
+from storage_pg import schema
+from storage_pg.connect import KEEPALIVE, sqlalchemy_url
+from storage_pg.layout import SCHEMA
 from storage_pg.partitions import Period, ensure_ahead
 from storage_pg.queries import QUERIES
-from storage_pg.release import THIS_BUILD, Release, SchemaAhead
-from storage_pg.tables import SCHEMA
+from storage_pg.release import THIS_BUILD, Release, SchemaAhead, migrations_folder
 
 APP_ROLE = "laneway_app"
 
@@ -85,7 +86,7 @@ def _plan(release: Release, found: str | None, steps: Steps) -> None:
 
 
 def _apply(connection: Connection, release: Release, target: str) -> None:
-    config = release.config()
+    config = _config(release)
     config.attributes["connection"] = connection
     with connection.begin():
         driver = _driver(connection)
@@ -96,25 +97,14 @@ def _apply(connection: Connection, release: Release, target: str) -> None:
         driver.execute(QUERIES["schema_floor_set"], (release.floor(target),))
 
 
-def current(dsn: str) -> str | None:
-    """The schema's revision, None for a database without one."""
-    with _connect(dsn) as connection:
-        return _revision(connection)
-
-
-def head() -> str:
-    """The newest revision of this build."""
-    return THIS_BUILD.head
-
-
-def check(dsn: str, *, release: Release = THIS_BUILD) -> None:
-    """Raise `SchemaBehind` or `SchemaAhead` unless this build's code works with the database's schema.
-
-    It does from the release's steps before the deploy on, until the steps after the next one's.
-    """
-    with _connect(dsn) as connection:
-        found = _revision(connection)
-        release.accept(found, None if found is None else _floor(connection))
+def _config(release: Release) -> Config:
+    config = Config()
+    folder = str(migrations_folder())
+    config.set_main_option("script_location", folder.replace("%", "%%"))
+    config.set_main_option("path_separator", "newline")
+    places = "\n".join(str(place) for place in release.folders)
+    config.set_main_option("version_locations", places.replace("%", "%%"))
+    return config
 
 
 def _grant(driver: psycopg.Connection[TupleRow], role: str) -> None:
@@ -128,14 +118,6 @@ def _grant(driver: psycopg.Connection[TupleRow], role: str) -> None:
     for (name,) in driver.execute(QUERIES["grantable_tables"]).fetchall():
         table = sql.Identifier(SCHEMA, name)
         driver.execute(sql.SQL(QUERIES["grant_table"]).format(table=table, role=grantee))
-
-
-def sqlalchemy_url(dsn: str) -> str:
-    """The same address for SQLAlchemy, which wants the driver's name in it."""
-    scheme, separator, rest = dsn.partition("://")
-    if not separator or scheme not in ("postgresql", "postgres", "postgresql+psycopg"):
-        raise ValueError("a database URL begins with postgresql://")
-    return f"postgresql+psycopg://{rest}"
 
 
 @contextmanager
@@ -164,20 +146,10 @@ def _driver(connection: Connection) -> psycopg.Connection[TupleRow]:
 
 
 def _revision(connection: Connection) -> str | None:
-    context = MigrationContext.configure(
-        connection, opts={"version_table": "schema_version", "version_table_schema": SCHEMA}
-    )
-    found = context.get_current_revision()
-    connection.rollback()
-    return found
-
-
-def _floor(connection: Connection) -> str | None:
     driver = _driver(connection)
-    there = driver.execute(QUERIES["schema_floor_exists"]).fetchone()
-    row = driver.execute(QUERIES["schema_floor_get"]).fetchone() if there == (True,) else None
-    connection.rollback()
-    return None if row is None else str(row[0])
+    found = schema.revision(driver)
+    driver.rollback()
+    return found
 
 
 def _silent(_message: str) -> None:

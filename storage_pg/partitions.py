@@ -17,8 +17,8 @@ import psycopg
 from psycopg import sql
 from psycopg.rows import TupleRow
 
+from storage_pg.layout import PARTITIONED, SCHEMA
 from storage_pg.queries import QUERIES
-from storage_pg.tables import PARTITIONED, SCHEMA
 
 Period: TypeAlias = Literal["day", "week", "month"]
 

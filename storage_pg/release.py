@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Literal, TypeAlias
-
-from alembic.config import Config
-from alembic.script import ScriptDirectory
 
 # A step before a deploy adds what the new code needs and leaves the old code alone; a step after it
 # removes what only the old code used. Each revision names its own in a variable `step`.
@@ -39,31 +37,38 @@ class Release:
 
     more: tuple[Path, ...] = ()
 
-    def config(self) -> Config:
-        """What Alembic is told."""
-        config = Config()
-        # Found, not imported: migrations stand above this package and import it.
-        spec = importlib.util.find_spec("migrations")
-        assert spec is not None
-        assert spec.submodule_search_locations
-        folder = Path(spec.submodule_search_locations[0])
-        config.set_main_option("script_location", str(folder).replace("%", "%%"))
-        config.set_main_option("path_separator", "newline")
-        places = "\n".join(str(place) for place in (folder / "versions", *self.more))
-        config.set_main_option("version_locations", places.replace("%", "%%"))
-        return config
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        """Where the revisions are."""
+        return (migrations_folder() / "versions", *self.more)
 
     @cached_property
     def revisions(self) -> Sequence[Revision]:
-        """Every revision, oldest first; raises `ValueError` when one does not name its step."""
+        """Every revision, oldest first; raises `ValueError` when one does not name its step, or when
+        they are no chain."""
+        after: dict[str | None, Revision] = {}
+        for folder in self.folders:
+            for file in sorted(folder.glob("*.py")):
+                facts = _facts(file)
+                if "revision" not in facts:
+                    continue
+                name, below = facts["revision"], facts.get("down_revision")
+                match facts.get("step"):
+                    case "before" | "after" as step:
+                        pass
+                    case _:
+                        raise ValueError(f"revision {name} has no step 'before' or 'after'")
+                if name is None or below in after:
+                    raise ValueError(f"{file.name} does not go on where one other revision ends")
+                after[below] = Revision(name, step)
         found: list[Revision] = []
-        for script in ScriptDirectory.from_config(self.config()).walk_revisions():
-            match vars(script.module).get("step"):
-                case "before" | "after" as step:
-                    found.append(Revision(script.revision, step))
-                case _:
-                    raise ValueError(f"revision {script.revision} has no step 'before' or 'after'")
-        return found[::-1]
+        at: str | None = None
+        while at in after:
+            found.append(after.pop(at))
+            at = found[-1].name
+        if after:
+            raise ValueError(f"no chain leads to the revisions above {sorted(map(str, after))}")
+        return found
 
     @property
     def head(self) -> str:
@@ -108,3 +113,27 @@ class Release:
 
 
 THIS_BUILD = Release()
+
+
+def migrations_folder() -> Path:
+    """Where Alembic's environment is."""
+    # Found, not imported: migrations stand above this package and import it.
+    spec = importlib.util.find_spec("migrations")
+    assert spec is not None
+    assert spec.submodule_search_locations
+    return Path(spec.submodule_search_locations[0])
+
+
+def _facts(file: Path) -> dict[str, str | None]:
+    """The names that a revision's file gives to constants. Read, not run: running it loads Alembic,
+    which only those who migrate need."""
+    facts: dict[str, str | None] = {}
+    for statement in ast.parse(file.read_text()).body:
+        match statement:
+            case ast.Assign(
+                targets=[ast.Name(id=name)], value=ast.Constant(value=str() | None as constant)
+            ):
+                facts[name] = constant
+            case _:
+                pass
+    return facts

@@ -21,7 +21,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSONB, TSVECTOR
 
-SCHEMA = "laneway"
+from storage_pg.layout import SCHEMA
+
 METADATA = MetaData(schema=SCHEMA)
 
 # Tables whose rows belong to a tenant and are shown to it alone.
@@ -43,14 +44,6 @@ TENANT_OWNED = (
     "search_sessions",
     "search_entries",
 )
-
-# Tables that are partitioned by the time in an id, and the column that holds it.
-PARTITIONED = {
-    "entries": "id",
-    "usage_ledger": "id",
-    "branch_entries": "entry_id",
-    "search_entries": "entry_id",
-}
 
 
 def _tenant() -> Column[object]:

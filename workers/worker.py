@@ -8,7 +8,7 @@ import logging
 import signal
 from collections.abc import Callable
 
-from storage_pg import migrate
+from storage_pg import schema
 from workers.host import SessionHost
 from workers.jobs import JobRunner
 from workers.settings import Settings
@@ -25,7 +25,7 @@ async def run_worker(
     `ready` hears of the host once it takes work. Raises what makes starting impossible, `SchemaBehind`
     and `SchemaAhead` among it.
     """
-    await asyncio.to_thread(migrate.check, settings.direct_url)
+    await asyncio.to_thread(schema.check, settings.direct_url)
     stop, hasten = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
 

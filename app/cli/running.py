@@ -133,7 +133,7 @@ def migrate_schema(
     json: Json = False,
 ) -> None:
     """Bring the database's schema up to this version: at once, or before and after a deploy."""
-    from storage_pg import migrate
+    from storage_pg import migrate, schema
     from storage_pg.release import SchemaAhead, SchemaBehind
 
     if before and after:
@@ -142,8 +142,8 @@ def migrate_schema(
     dsn = found.owner_database_url or found.direct_url
     try:
         if check:
-            migrate.check(dsn)
-            revision = migrate.current(dsn)
+            schema.check(dsn)
+            revision = schema.current(dsn)
             say(json, {"revision": revision}, f"the schema is at {revision}, which will do")
             return
         revision = migrate.upgrade(

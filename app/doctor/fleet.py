@@ -13,12 +13,12 @@ from psycopg.rows import TupleRow
 
 from app.doctor.findings import Finding, bad, ok, warn
 from storage_pg.fleet_state import FleetState
+from storage_pg.layout import PARTITIONED
 from storage_pg.open_operations import sweep
 from storage_pg.operator import ObservedHost
 from storage_pg.partitions import Partition, inspect, spans_from
 from storage_pg.queries import QUERIES
 from storage_pg.storage import Pool
-from storage_pg.tables import PARTITIONED
 from workers.dispatcher import QUEUE
 from workers.settings import Settings
 

@@ -12,7 +12,7 @@ from psycopg.rows import TupleRow
 
 from app.doctor.findings import Finding, bad, ok, warn
 from harness.clock import Clock
-from storage_pg import migrate
+from storage_pg import schema as schema_of
 from storage_pg.connect import connect
 from storage_pg.operator import ObservedHost
 from storage_pg.pooler import PoolerOnDirectUrl, refuse_pooler
@@ -111,14 +111,14 @@ async def _straight(dsn: str) -> Finding:
 async def schema(settings: Settings) -> Finding:
     """Whether this build works with the database's schema."""
     try:
-        await asyncio.to_thread(migrate.check, settings.direct_url)
-        found = await asyncio.to_thread(migrate.current, settings.direct_url)
+        await asyncio.to_thread(schema_of.check, settings.direct_url)
+        found = await asyncio.to_thread(schema_of.current, settings.direct_url)
     except SchemaBehind as error:
         return bad("schema", str(error), "Run `laneway migrate`.")
     except SchemaAhead as error:
         return bad("schema", str(error), "Upgrade this build; others may be newer already.")
-    if found != migrate.head():
-        seen = f"at {found}; this build's newest is {migrate.head()}"
+    if found != schema_of.head():
+        seen = f"at {found}; this build's newest is {schema_of.head()}"
         advice = "Finish the deploy: `laneway migrate --after` when no older process runs."
         return warn("schema", seen, advice)
     return ok("schema", f"at {found}")

@@ -14,7 +14,7 @@ from fastapi import FastAPI
 
 from app.http.app import create_app
 from app.http.services import Services
-from storage_pg import migrate
+from storage_pg import schema
 from storage_pg.pooler import refuse_pooler
 from workers.settings import Settings
 
@@ -70,7 +70,7 @@ async def serve(settings: Settings, *, ready: Callable[[str], None] | None = Non
     """
     # Asked before the application does, in whose log it would be a traceback.
     await refuse_pooler(settings.direct_url)
-    await asyncio.to_thread(migrate.check, settings.direct_url)
+    await asyncio.to_thread(schema.check, settings.direct_url)
     door = _bind(settings.host, settings.port)
     app = create_app(settings)
     config = uvicorn.Config(

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from app.http.auth import Authenticator
 from harness.environment import Environment
-from storage_pg import migrate
+from storage_pg import schema
 from storage_pg.catalog import Catalog, open_engine
 from storage_pg.copies import PostgresCopies
 from storage_pg.sessions import PostgresSessions
@@ -61,7 +61,7 @@ class Services:
 async def open_services(settings: Settings) -> AsyncGenerator[Services]:
     """Services on a host of their own. Raises what the database says when that is impossible:
     `SchemaBehind` before it was migrated, `PoolerOnDirectUrl` among it."""
-    await asyncio.to_thread(migrate.check, settings.direct_url)
+    await asyncio.to_thread(schema.check, settings.direct_url)
     environment = Environment.system()
     host = SessionHost(settings, "api", environment)
     engine = open_engine(settings.database_url, size=settings.pool_size)

@@ -26,6 +26,13 @@ SELECT pg_advisory_lock(hashtextextended('laneway.migrate', 0))
 -- name: schema_create
 CREATE SCHEMA IF NOT EXISTS laneway
 
+-- name: schema_revision_exists
+SELECT to_regclass('laneway.schema_version') IS NOT NULL
+
+-- name: schema_revision_get
+-- Where Alembic notes the newest migration that was applied.
+SELECT version_num FROM laneway.schema_version
+
 -- name: schema_floor_create
 -- One row: the revision that a build must know to work with this schema, written by each migration.
 CREATE TABLE IF NOT EXISTS laneway.schema_floor (

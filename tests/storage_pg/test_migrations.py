@@ -10,14 +10,16 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import create_engine, inspect
 
-from storage_pg import migrate
+from storage_pg import migrate, schema
+from storage_pg.connect import sqlalchemy_url
+from storage_pg.layout import PARTITIONED, SCHEMA
 from storage_pg.release import SchemaAhead, SchemaBehind
-from storage_pg.tables import METADATA, PARTITIONED, SCHEMA, TENANT_OWNED
+from storage_pg.tables import METADATA, TENANT_OWNED
 from tests.postgres import APP, Cluster, Database
 
 
 def test_metadata_and_migrations_agree(database: Database) -> None:
-    engine = create_engine(migrate.sqlalchemy_url(database.owner_dsn))
+    engine = create_engine(sqlalchemy_url(database.owner_dsn))
     with engine.connect() as connection:
         context = MigrationContext.configure(
             connection,
@@ -50,9 +52,9 @@ def _ours(name: str | None, kind: str, _parents: object) -> bool:
 
 def test_upgrading_again_changes_nothing(fresh_database: Database) -> None:
     heard: list[str] = []
-    assert migrate.upgrade(fresh_database.owner_dsn, progress=heard.append) == migrate.head()
-    assert heard == [f"schema is at {migrate.head()}"]
-    migrate.check(fresh_database.owner_dsn)
+    assert migrate.upgrade(fresh_database.owner_dsn, progress=heard.append) == schema.head()
+    assert heard == [f"schema is at {schema.head()}"]
+    schema.check(fresh_database.owner_dsn)
 
 
 def test_several_processes_may_migrate_at_once(pg_cluster: Cluster) -> None:
@@ -71,21 +73,21 @@ def test_several_processes_may_migrate_at_once(pg_cluster: Cluster) -> None:
     for thread in threads:
         thread.join()
     assert failures == []
-    assert migrate.current(empty.owner_dsn) == migrate.head()
+    assert schema.current(empty.owner_dsn) == schema.head()
     pg_cluster.drop(empty.name)
 
 
 def test_an_empty_and_a_newer_database_are_told_apart(pg_cluster: Cluster) -> None:
     empty = pg_cluster.empty_database()
-    assert migrate.current(empty.owner_dsn) is None
+    assert schema.current(empty.owner_dsn) is None
     with pytest.raises(SchemaBehind):
-        migrate.check(empty.owner_dsn)
+        schema.check(empty.owner_dsn)
     migrate.upgrade(empty.owner_dsn)
     with psycopg.connect(empty.owner_dsn, autocommit=True) as owner:
         owner.execute("UPDATE laneway.schema_version SET version_num = '9999'")
         owner.execute("UPDATE laneway.schema_floor SET revision = '9999'")
     with pytest.raises(SchemaAhead):
-        migrate.check(empty.owner_dsn)
+        schema.check(empty.owner_dsn)
     with pytest.raises(SchemaAhead):
         migrate.upgrade(empty.owner_dsn)
     pg_cluster.drop(empty.name)

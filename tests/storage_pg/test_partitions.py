@@ -9,8 +9,8 @@ import uuid
 import psycopg
 import pytest
 
+from storage_pg.layout import PARTITIONED
 from storage_pg.partitions import Period, boundary, ensure_ahead, inspect, span_at, spans_from
-from storage_pg.tables import PARTITIONED
 from tests.postgres import Database
 
 DAY = 86_400_000

@@ -13,7 +13,7 @@ import pytest
 from psycopg.pq import ExecStatus
 
 from harness.storage.queries import load_queries
-from storage_pg import migrate
+from storage_pg import migrate, schema
 from storage_pg.release import THIS_BUILD, Release, SchemaAhead, SchemaBehind
 from tests.postgres import Cluster, Database
 from tests.storage_pg.next_release import next_release
@@ -79,7 +79,7 @@ async def _works(database: Database) -> None:
 
 async def test_this_build_works_before_its_own_steps_after_a_deploy(empty: Database) -> None:
     assert migrate.upgrade(empty.owner_dsn, steps="before") == THIS_BUILD.needed
-    migrate.check(empty.owner_dsn)
+    schema.check(empty.owner_dsn)
     await _works(empty)
 
 
@@ -88,12 +88,12 @@ async def test_this_build_works_after_the_next_ones_steps_before_the_deploy(
 ) -> None:
     owner = fresh_database.owner_dsn
     with pytest.raises(SchemaBehind):
-        migrate.check(owner, release=coming)
+        schema.check(owner, release=coming)
     with pytest.raises(migrate.StepsBeforePending):
         migrate.upgrade(owner, steps="after", release=coming)
     assert migrate.upgrade(owner, steps="before", release=coming) == "9001"
-    migrate.check(owner, release=coming)
-    migrate.check(owner)
+    schema.check(owner, release=coming)
+    schema.check(owner)
     await _works(fresh_database)
     # Its own migration is not the older one's to touch.
     with pytest.raises(SchemaAhead):
@@ -106,9 +106,9 @@ def test_this_build_is_refused_after_the_next_ones_last_steps(
     owner = fresh_database.owner_dsn
     migrate.upgrade(owner, steps="before", release=coming)
     assert migrate.upgrade(owner, steps="after", release=coming) == "9002"
-    migrate.check(owner, release=coming)
+    schema.check(owner, release=coming)
     with pytest.raises(SchemaAhead, match="9002"):
-        migrate.check(owner)
+        schema.check(owner)
     # Steps that were taken stay taken, whichever are asked for again.
     assert migrate.upgrade(owner, steps="before", release=coming) == "9002"
 
