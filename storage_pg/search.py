@@ -24,6 +24,7 @@ from harness.search.service import (
     Position,
     SearchAborted,
     SearchBatch,
+    SearchDocument,
     SearchError,
     SearchQuery,
     StoreIdentity,
@@ -104,7 +105,8 @@ class PostgresSearch(RowSearch):
         Raises `CursorMoved`, also when the session's store is not the batch's any more.
         """
         documents = batch.documents
-        terms = [_tsvector(document.text, self._tenant) for document in documents]
+        # A page of long texts takes a while to cut: whoever else runs here must not wait for it.
+        terms = await asyncio.to_thread(self._vectors, documents)
         try:
             async with tenant_transaction(self._pool, self._tenant) as connection:
                 await connection.execute(QUERIES["search_lock"], (batch.session_id,))
@@ -140,6 +142,9 @@ class PostgresSearch(RowSearch):
                 )
         except StorageError as error:
             raise SearchError(str(error)) from error
+
+    def _vectors(self, documents: Sequence[SearchDocument]) -> list[str]:
+        return [_tsvector(document.text, self._tenant) for document in documents]
 
     async def session_ids(self, after: str | None, limit: int, context: Context) -> list[str]:
         """One page of the sessions it knows, by id."""

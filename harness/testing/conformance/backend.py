@@ -16,7 +16,7 @@ class Capabilities:
 
     `durable`: a committed transaction survives `crash`. `multi_process_lease`: a second opener is
     refused while the first lives. `physical_reclaim`: deleted values leave no bytes behind at once.
-    `any_metadata`: the metadata of sessions may hold NUL and lone surrogates.
+    `any_metadata`: the metadata of sessions may hold NUL and lone surrogates; else they are refused.
     """
 
     durable: bool = False

@@ -83,10 +83,17 @@ class LifecycleOfSessions:
         assert reopened.metadata == metadata
         await reopened.close(BACKGROUND)
 
-    async def test_metadata_of_any_text_comes_back(self, repositories: RepositoryBackend) -> None:
-        require(repositories, "any_metadata")
+    async def test_metadata_of_any_text_comes_back_or_is_refused(
+        self, repositories: RepositoryBackend
+    ) -> None:
         repo = repositories.repository()
         options = CreateOptions(metadata={"n": [1, "\ud800", "\x00"], "\udfff": "\x00"})
+        if not repositories.capabilities.any_metadata:
+            for metadata in (options.metadata, {"n": "\x00"}, {"\ud800": 1}):
+                with expect(InvalidArgument):
+                    await repo.create(CreateOptions(metadata=metadata), BACKGROUND)
+            assert await repo.list(BACKGROUND) == []
+            return
         session = await repo.create(options, BACKGROUND)
         await session.close(BACKGROUND)
         found = await repositories.repository().get(session.id, BACKGROUND)
