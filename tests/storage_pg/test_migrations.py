@@ -8,12 +8,13 @@ import psycopg
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import create_engine, inspect
 
 from storage_pg import migrate, schema
 from storage_pg.connect import sqlalchemy_url
 from storage_pg.layout import PARTITIONED, SCHEMA
-from storage_pg.release import SchemaAhead, SchemaBehind
+from storage_pg.release import THIS_BUILD, SchemaAhead, SchemaBehind
 from storage_pg.tables import METADATA, TENANT_OWNED
 from tests.postgres import APP, Cluster, Database
 
@@ -144,3 +145,9 @@ def test_the_application_role_is_powerless(database: Database) -> None:
         ).fetchone() == (0,)
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
             app.execute("ALTER TABLE laneway.sessions DISABLE ROW LEVEL SECURITY")
+
+
+def test_the_chain_is_read_as_alembic_reads_it() -> None:
+    scripts = ScriptDirectory.from_config(migrate._config(THIS_BUILD))
+    theirs = [script.revision for script in scripts.walk_revisions()]
+    assert [each.name for each in THIS_BUILD.revisions] == theirs[::-1]
