@@ -87,9 +87,11 @@ def api(
     until_stdin_ends: UntilStdinEnds = False,
 ) -> None:
     """Run the HTTP service until SIGTERM, which drains it."""
+    from app.cli.tracing import start_tracing
     from app.http.serve import serve
 
     log_to_stderr()
+    start_tracing("laneway-api")
     found = settings(joins_fleet=True, host=host, port=port)
     stop_with_parent(until_stdin_ends)
 
@@ -104,9 +106,11 @@ def api(
 
 def worker(json: Json = False, until_stdin_ends: UntilStdinEnds = False) -> None:
     """Run a worker until SIGTERM, which drains it."""
+    from app.cli.tracing import start_tracing
     from workers.worker import run_worker
 
     log_to_stderr()
+    start_tracing("laneway-worker")
     found = settings(joins_fleet=True)
     stop_with_parent(until_stdin_ends)
 
