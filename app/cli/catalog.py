@@ -68,14 +68,22 @@ def _is_uuid(text: str) -> bool:
 
 
 @tenant.command("create")
-def create_tenant(name: Annotated[str, typer.Argument()], json: Json = False) -> None:
+def create_tenant(
+    name: Annotated[str, typer.Argument()],
+    tenant_class: Annotated[
+        str | None,
+        typer.Option("--class", help="A word that metrics group tenants by; there should be few."),
+    ] = None,
+    json: Json = False,
+) -> None:
     """Register a tenant; give it a key with `laneway key create`."""
 
     from storage_pg.catalog import NameTaken
 
     async def work(catalog: Catalog) -> Tenant:
         try:
-            return await catalog.create_tenant(name)
+            limits = None if tenant_class is None else {"class": tenant_class}
+            return await catalog.create_tenant(name, limits)
         except NameTaken as error:
             fail(str(error))
 

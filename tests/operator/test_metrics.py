@@ -13,7 +13,7 @@ import yaml
 from harness.usage import Usage, UsageCost
 from tests.app.kit import running_api, settings_for
 from tests.docs.examples import DOCS
-from tests.operator.kit import scrape
+from tests.operator.kit import command, scrape
 from tests.postgres import Database
 from tests.workers.kit import Fleet, eventually
 from tests.workers.test_ownership import gated
@@ -52,15 +52,14 @@ async def test_a_run_is_counted_where_it_happens(fleet: Fleet) -> None:
 
 async def test_work_is_told_by_its_state(fleet: Fleet) -> None:
     api = await fleet.api()
-    await fleet.sql(
-        'UPDATE laneway.tenants SET limits = \'{"class": "gold"}\' WHERE id = %s', fleet.tenant
-    )
-    driven, waiting = await fleet.session(), await fleet.session()
+    made = await command(fleet.database, "tenant", "create", "g", "--class", "gold", "--json")
+    golden = made.documents[0]["id"]
+    driven = await fleet.session()
     other = await fleet.new_tenant()
     worker = await fleet.host("worker", jobs=False)
     await fleet.prompt(worker, driven, gated("g"))
     await GATES["g"].entered.wait()
-    await fleet.prompt(api, waiting, "echo: x")
+    await fleet.prompt_of(golden, api, await fleet.session_of(golden), "echo: x")
     await fleet.prompt_of(other, api, await fleet.session_of(other), "echo: x")
     seen = await scrape(api)
     assert seen("fleet_known") == 1
