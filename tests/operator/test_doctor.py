@@ -10,6 +10,7 @@ import pytest
 
 from harness.environment import Environment
 from tests.operator.kit import Said, command
+from tests.pooler import Pooler
 from tests.postgres import Cluster, Database
 from tests.workers.kit import Fleet
 
@@ -172,3 +173,17 @@ async def test_what_is_not_configured_is_said_in_a_sentence(fresh_database: Data
     said = await command(fresh_database, "doctor", LANEWAY_PARTITION_PERIOD="year")
     assert said.status == 1
     assert "LANEWAY_PARTITION_PERIOD" in said.errors
+
+
+async def test_a_pooler_belongs_before_one_of_the_addresses(
+    fresh_database: Database, pooler: Pooler
+) -> None:
+    pooled = pooler.address(fresh_database.direct_dsn)
+    said, verdicts = await examined(fresh_database, LANEWAY_DATABASE_URL=pooled)
+    assert (said.status, verdicts["no pooler"]) == (0, "ok"), said.text
+    assert "same database" not in verdicts
+    said, verdicts = await examined(
+        fresh_database, LANEWAY_DATABASE_URL=pooled, LANEWAY_DIRECT_DATABASE_URL=pooled
+    )
+    assert (said.status, verdicts["no pooler"]) == (1, "fail")
+    assert "LANEWAY_DIRECT_DATABASE_URL" in said.text
