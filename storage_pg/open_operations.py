@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, assert_never
 
@@ -204,17 +204,20 @@ async def wake_operation(
 
 
 async def sweep(
-    pool: Pool, now_ms: int, polls: PollSettings, *, repair: bool = True
+    pool: Pool, now: Callable[[], int], polls: PollSettings, *, repair: bool = True
 ) -> AsyncIterator[Repair]:
     """Compare every open operation's state with the scheduler's row and repair what differs.
 
     The state is the authority. Each repair is one transaction that first makes sure that the
     state is still the one that was read. A healthy system yields nothing. Without `repair` it says
-    what it would do, and changes nothing.
+    what it would do, and changes nothing. `now` tells the time (Unix ms).
     """
     after = ""
     while True:
         rows = await fetch_from(pool, "sweep_page", (after, _PAGE))
+        # Only now: the page may have had to wait for the database, and by an earlier time what was
+        # accepted meanwhile would be due in the future.
+        now_ms = now()
         for row in rows:
             found = await _compare(pool, row, now_ms, polls, repair=repair)
             if found is not None:

@@ -124,8 +124,7 @@ async def sweep_now(host: SessionHost) -> Counter[Difference]:
     """Compare the scheduler's rows with the operations' own states and repair them; returns how
     many were wrong, by difference. A healthy system has none."""
     found: Counter[Difference] = Counter()
-    now = host.environment.clock.now_ms()
-    async for repair in sweep(host.pool, now, host.settings.polls):
+    async for repair in sweep(host.pool, host.environment.clock.now_ms, host.settings.polls):
         found[repair.difference] += 1
         host.metrics.repaired(repair.difference)
         logger.error(

@@ -25,7 +25,7 @@ def sweep_now(
     from storage_pg.open_operations import sweep
 
     async def work(pool: Pool, settings: Settings) -> list[Repair]:
-        now = Environment.system().clock.now_ms()
+        now = Environment.system().clock.now_ms
         with notes.status("comparing"):
             return [found async for found in sweep(pool, now, settings.polls, repair=not dry_run)]
 

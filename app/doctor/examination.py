@@ -56,4 +56,4 @@ async def _inside(
         for finding in fleet.hosts(settings, found, state):
             yield finding
         yield fleet.undriven(state, clock.now_ms())
-        yield await fleet.differences(pool, settings, clock.now_ms())
+        yield await fleet.differences(pool, settings, clock.now_ms)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import Counter
+from collections.abc import Callable
 
 import psycopg
 from procrastinate import sql as queue_sql
@@ -140,10 +141,10 @@ async def queue(connection: AsyncConnection[TupleRow]) -> Finding:
     return ok("job queue", f"{waiting} jobs wait")
 
 
-async def differences(pool: Pool, settings: Settings, now_ms: int) -> Finding:
+async def differences(pool: Pool, settings: Settings, now: Callable[[], int]) -> Finding:
     """What a sweep would repair."""
     found: Counter[str] = Counter()
-    async for each in sweep(pool, now_ms, settings.polls, repair=False):
+    async for each in sweep(pool, now, settings.polls, repair=False):
         found[each.difference] += 1
     if not found:
         return ok("sweep", "every open operation has its row")

@@ -309,7 +309,7 @@ async def test_a_state_that_cannot_be_read_does_not_stop_the_sweep(fresh_kit: Ki
     newer, lost, plain = operations
 
     async def repaired() -> dict[str, str]:
-        now = kit.environment.clock.now_ms()
+        now = kit.environment.clock.now_ms
         found = sweep(kit.pool, now, PollSettings())
         return {repair.operation_id: repair.difference async for repair in found}
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from contextlib import AsyncExitStack
 
 import psycopg
 import pytest
@@ -222,8 +224,30 @@ async def test_passes_without_progress_are_counted(kit: Kit) -> None:
 
 
 async def swept(kit: Kit) -> list[Repair]:
-    now = kit.environment.clock.now_ms()
+    now = kit.environment.clock.now_ms
     return [repair async for repair in sweep(kit.pool, now, POLLS)]
+
+
+async def test_a_sweep_that_waits_for_the_database_judges_by_the_time_it_gets_its_page(
+    fresh_kit: Kit,
+) -> None:
+    kit, asked = fresh_kit, list[int]()
+
+    def now() -> int:
+        asked.append(kit.environment.clock.now_ms())
+        return asked[-1]
+
+    async def sweeping() -> list[Repair]:
+        return [repair async for repair in sweep(kit.pool, now, POLLS)]
+
+    async with AsyncExitStack() as held:
+        for _ in range(kit.pool.max_size):
+            await held.enter_async_context(kit.pool.connection())
+        waiting = asyncio.ensure_future(sweeping())
+        await asyncio.sleep(0.05)
+        assert asked == []
+    assert await waiting == []
+    assert len(asked) == 1
 
 
 async def test_a_healthy_system_has_nothing_to_sweep(fresh_kit: Kit) -> None:
