@@ -130,11 +130,15 @@ class HarnessError(Exception):
 
 
 class HarnessFault(HarnessError):
-    """The harness stopped because a commit failed or an invariant broke; reopen the session."""
+    """The harness stopped because a commit failed or an invariant broke; reopen the session. `lane` is
+    where that happened, None when it was on no lane."""
 
-    def __init__(self, message: str, cause: BaseException | None = None) -> None:
+    def __init__(
+        self, message: str, cause: BaseException | None = None, lane: str | None = None
+    ) -> None:
         super().__init__(message)
         self.cause = cause
+        self.lane = lane
 
 
 class HarnessClosed(HarnessError):

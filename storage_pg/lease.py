@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import random
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from harness.errors import LeaseLost, StorageError
 from harness.ids import IdGenerator
 from harness.storage.metadata import SessionMetadata
 from harness.usage import SessionStats, Usage
+from storage_pg.backoff import Backoff
 from storage_pg.claimed import Claim, ClaimedSession, HeldElsewhere, NoSuchSession
 from storage_pg.heartbeat import Heartbeat
 from storage_pg.lease_connection import LeaseConnection
@@ -95,6 +97,7 @@ class HostLease:
         capacity: int = 1_000,
         heartbeat_seconds: float = 3.0,
         answer_seconds: float = 15.0,
+        rng: random.Random | None = None,
         on_lost: Callable[[str], None] | None = None,
         on_started: Callable[[str], None] | None = None,
         on_leave: Callable[[], None] | None = None,
@@ -105,6 +108,7 @@ class HostLease:
         self._capacity = capacity
         self._heartbeat_seconds = heartbeat_seconds
         self._answer_seconds = answer_seconds
+        self._rng = rng or random.SystemRandom()
         self._on_lost = on_lost
         self._on_started = on_started
         self._on_leave = on_leave
@@ -293,14 +297,13 @@ class HostLease:
                 back.answer.set_result(None)  # the lock went with the connection
 
     async def _reconnect(self) -> None:
-        pause = _RECONNECT_FIRST
+        backoff = Backoff(_RECONNECT_FIRST, _RECONNECT_LONGEST, self._rng)
         while not self._closed:
             try:
                 await self._begin()
                 return
             except (psycopg.Error, OSError):
-                await asyncio.sleep(pause)
-                pause = min(pause * 2, _RECONNECT_LONGEST)
+                await asyncio.sleep(backoff.pause())
 
     # The pump: everything that runs on the connection, one batch at a time
 

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias, assert_never
 import psycopg
 from psycopg_pool import PoolClosed, PoolTimeout
 
-from harness.codec import decode, valid_unicode
+from harness.codec import decode
 from harness.errors import OperationKind, StorageCorrupt
 from harness.operation.state import OperationMeta, OperationState
 from storage_pg.derived import kind_of
@@ -77,18 +77,31 @@ async def dispatch_due(
     return [DueOperation(*row) for row in rows]  # pyright: ignore[reportArgumentType]  # columns of the statement
 
 
+@dataclass(frozen=True, slots=True)
+class Dispatched:
+    """What one call dispatched: operations for which there are jobs now, and those that the caller
+    said it would drive itself."""
+
+    queued: list[DueOperation]
+    kept: list[DueOperation]
+
+
 async def dispatch_jobs(
     pool: Pool,
     now_ms: int,
     *,
     queue: str,
     task: str,
+    keep: int = 0,
     at_most: int = 100,
     tenant_limit: int = 64,
     again_after_ms: int = AGAIN_AFTER_MS,
-) -> list[DueOperation]:
-    """The same, with a job of the queue for each in the same transaction. An operation has at most
-    one queued job."""
+) -> Dispatched:
+    """The same, with a job of the queue for each in the same transaction, except for `keep` of them,
+    which the caller drives without a job. An operation has at most one queued job.
+
+    Whether kept or queued, what nobody claims is dispatched again after `again_after_ms`.
+    """
     try:
         async with pool.connection() as connection:
             cursor = await connection.execute(
@@ -100,11 +113,16 @@ async def dispatch_jobs(
                     "tenant_limit": tenant_limit,
                     "queue": queue,
                     "task": task,
+                    "keep": keep,
                 },
             )
-            return [DueOperation(*row) for row in await cursor.fetchall()]
+            rows = await cursor.fetchall()
     except (psycopg.Error, PoolTimeout, PoolClosed) as error:
         raise read_error(error) from error
+    found = Dispatched([], [])
+    for *columns, kept in rows:
+        (found.kept if kept else found.queued).append(DueOperation(*columns))
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,30 +137,6 @@ async def outlook(pool: Pool, now_ms: int) -> Outlook:
     """What a dispatcher can expect after it dispatched."""
     rows = await fetch_from(pool, "outlook", (now_ms,))
     return Outlook(*rows[0])  # pyright: ignore[reportArgumentType]  # columns of the statement
-
-
-@dataclass(frozen=True, slots=True)
-class PassCount:
-    """How many passes in a row began without any progress of the operation's state between them (1:
-    there was progress), and why the last one failed where that is known."""
-
-    passes: int
-    reason: str | None
-
-
-async def begin_pass(
-    pool: Pool, tenant_id: str, session_id: str, operation_id: str, reason: str | None = None
-) -> PassCount | None:
-    """Count a drive pass; None when the operation is over. `reason` is why the one before failed."""
-    # Reasons come from anywhere; the database takes neither NUL nor lone surrogates.
-    safe = None if reason is None else valid_unicode(reason).replace("\0", "")
-    rows = await fetch_from(pool, "begin_pass", (tenant_id, session_id, operation_id, safe))
-    return PassCount(*rows[0]) if rows else None  # pyright: ignore[reportArgumentType]  # columns of the statement
-
-
-async def excuse_pass(pool: Pool, tenant_id: str, session_id: str, operation_id: str) -> None:
-    """Take back the count of a pass that was stopped through no fault of the operation."""
-    await fetch_from(pool, "excuse_pass", (tenant_id, session_id, operation_id))
 
 
 async def owner_of(pool: Pool, tenant_id: str, session_id: str) -> SessionOwner | None:

@@ -17,7 +17,13 @@ from harness.codec import decode, encode_str
 from harness.context import Context
 from harness.entries import Entry, EntryStructure
 from harness.errors import LeaseLost, StorageClosed, StorageCorrupt, StorageError
-from harness.operation.state import DeferredPhase, OperationMeta, OperationState, RunState
+from harness.operation.state import (
+    CancelRequested,
+    DeferredPhase,
+    OperationMeta,
+    OperationState,
+    RunState,
+)
 from harness.storage.address import Value, ValueList
 from harness.storage.protocol import (
     BranchScan,
@@ -40,7 +46,7 @@ from storage_pg.documents import (
     Known,
     draft,
 )
-from storage_pg.due import Due, PollSettings, due_of
+from storage_pg.due import DUE_NOW, Due, PollSettings, due_of
 from storage_pg.meter import SILENT, StorageMeter, tell_commit
 from storage_pg.queries import QUERIES
 from storage_pg.reads import Row, SessionReads
@@ -77,12 +83,13 @@ class _Control:
 @dataclass(frozen=True, slots=True)
 class OpenOperation:
     """An open operation of an owned session. `deferred`: its next step is a poll of a background
-    response."""
+    response. `cancelled_at`: when its cancellation was requested (Unix ms)."""
 
     operation_id: str
     lane: str
     due: Due
     deferred: bool
+    cancelled_at: int | None = None
 
 
 class PostgresStorage:
@@ -118,7 +125,7 @@ class PostgresStorage:
         self._stats = claimed.stats
         self._next_seq = claimed.next_seq
         self._due: dict[str, Due] = {
-            key: due_of(control.get(_STATE_TYPE))
+            key: _due_of(control)
             for (namespace, key), control in self._control.items()
             if namespace == STATE
         }
@@ -272,7 +279,9 @@ class PostgresStorage:
             meta: OperationMeta = self._control[META, operation_id].get(OperationMeta)
             state: OperationState = self._control[STATE, operation_id].get(_STATE_TYPE)
             deferred = isinstance(state, RunState) and isinstance(state.phase, DeferredPhase)
-            found.append(OpenOperation(operation_id, meta.lane, due, deferred=deferred))
+            control = state.control
+            cancelled = control.requested_at if isinstance(control, CancelRequested) else None
+            found.append(OpenOperation(operation_id, meta.lane, due, deferred, cancelled))
         return found
 
     def _check(self) -> None:
@@ -281,6 +290,14 @@ class PostgresStorage:
 
     async def _fetch(self, query: str, parameters: Sequence[object]) -> list[Row]:
         return await fetch_from(self._pool, query, parameters)
+
+
+def _due_of(control: _Control) -> Due:
+    try:
+        return due_of(control.get(_STATE_TYPE))
+    except StorageCorrupt:
+        # Whoever attaches hears of it; the session can be owned all the same.
+        return DUE_NOW
 
 
 async def fetch_from(pool: Pool, query: str, parameters: Sequence[object]) -> list[Row]:

@@ -265,6 +265,7 @@ open_operations = Table(
     Column("passes", Integer, nullable=False, server_default=text("0")),
     Column("progress_seq", BigInteger, nullable=False, server_default=text("0")),
     Column("last_reason", Text),
+    Column("driven_by", Uuid),
     Index("open_operations_due", "tenant_id", "due_at"),
     Index("open_operations_soonest", "due_at"),
     Index(
@@ -274,6 +275,12 @@ open_operations = Table(
         postgresql_where=text("dispatched_at IS NOT NULL"),
     ),
     Index("open_operations_session", "session_id"),
+    Index(
+        "open_operations_driven",
+        "tenant_id",
+        "driven_by",
+        postgresql_where=text("driven_by IS NOT NULL"),
+    ),
 )
 
 operations = Table(

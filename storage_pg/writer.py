@@ -10,12 +10,14 @@ settlement's flush.
 from __future__ import annotations
 
 import asyncio
+import random
 from collections import deque
 
 import psycopg
 
 from harness.errors import StorageClosed, StorageCorrupt, StorageError
 from storage_pg import arrays
+from storage_pg.backoff import Backoff
 from storage_pg.connect import connect
 from storage_pg.documents import Document
 from storage_pg.queries import QUERIES
@@ -27,7 +29,8 @@ _MAX_BYTES = 8 * 1024 * 1024
 
 # After a lost connection: how long to go on asking whether the commit was applied.
 _RECOVER_SECONDS = 10.0
-_RECOVER_PAUSE = 0.1
+_RECOVER_FIRST = 0.05
+_RECOVER_LONGEST = 0.5
 
 # Server errors that say "not now" rather than "not so": serialization, deadlock, lock timeout.
 _TRANSIENT = frozenset({"40001", "40P01", "55P03"})
@@ -45,9 +48,10 @@ class OutcomeUnknown(StorageError):
 class SharedWriter:
     """Sends documents; `dsn` may lead through a transaction-mode pooler."""
 
-    def __init__(self, dsn: str) -> None:
-        self._strict = _Line(dsn, relaxed=False)
-        self._relaxed = _Line(dsn, relaxed=True)
+    def __init__(self, dsn: str, rng: random.Random | None = None) -> None:
+        rng = rng or random.SystemRandom()
+        self._strict = _Line(dsn, rng, relaxed=False)
+        self._relaxed = _Line(dsn, rng, relaxed=True)
         self._closed = False
 
     def submit(self, document: Document) -> None:
@@ -77,8 +81,9 @@ class SharedWriter:
 class _Line:
     """One connection and the documents that wait for it."""
 
-    def __init__(self, dsn: str, *, relaxed: bool) -> None:
+    def __init__(self, dsn: str, rng: random.Random, *, relaxed: bool) -> None:
         self._dsn = dsn
+        self._rng = rng
         self._relaxed = relaxed
         self._waiting: deque[Document] = deque()
         # Documents of a failed call, to be sent again each alone.
@@ -156,6 +161,7 @@ class _Line:
     async def _mend(self, lost: list[Document]) -> None:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + _RECOVER_SECONDS
+        backoff = Backoff(_RECOVER_FIRST, _RECOVER_LONGEST, self._rng)
         reason = "no connection"
         try:
             while loop.time() < deadline:
@@ -165,7 +171,7 @@ class _Line:
                     return
                 except (psycopg.Error, OSError) as error:
                     reason = str(error).strip()
-                    await asyncio.sleep(_RECOVER_PAUSE)
+                    await asyncio.sleep(backoff.pause())
             self._give_up(lost, reason)
         except asyncio.CancelledError:
             self._give_up(lost, "the process is ending")

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TypeVar, assert_never
 
 from harness.codec import encode
 from harness.context import BACKGROUND, Context
 from harness.environment import Environment
+from harness.errors import StorageCorrupt
 from harness.operation import values
 from harness.result import Err, Ok
+from harness.runtime.attach import restore_lane
 from harness.runtime.harness import AgentHarness
 from harness.session.session import MAIN_LANE, Session
 from harness.settings import LaneConfiguration
@@ -119,6 +121,26 @@ class CommittedSessions:
             lane_watch = await facade.watch(BACKGROUND)
             lane_watch.unsubscribe()
             return SnapshotItem(encode(lane_watch.snapshot))
+
+    def reader(self, tenant_id: str, session_id: str) -> SessionReader:
+        """What is committed; each read sees the newest."""
+        return self._sessions.reader(tenant_id, session_id)
+
+    async def damaged_lanes(
+        self, tenant_id: str, session_id: str, lanes: Iterable[str]
+    ) -> dict[str, str]:
+        """Which of these lanes cannot be restored, each with the reason."""
+        damaged: dict[str, str] = {}
+        async with self._sessions.snapshot(tenant_id, session_id) as reader:
+            metadata = SessionMetadata(id=session_id, created_at=0)
+            view = CommittedView(reader)
+            session = Session(view, metadata, self._environment)
+            for lane in lanes:
+                try:
+                    await restore_lane(session, lane, BACKGROUND)
+                except StorageCorrupt as error:
+                    damaged[lane] = str(error)
+        return damaged
 
     async def _attach(
         self, reader: SessionReader, tenant_id: str, session_id: str, agent: str | None

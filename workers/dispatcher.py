@@ -1,14 +1,15 @@
-"""Makes jobs of operations that wait for a drive, when they are due and there is room (design §6)."""
+"""Sends operations that wait for a drive to where they are driven: here, while there is room, or by a job to whoever has some (design §6)."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from harness.clock import Clock
 from harness.errors import StorageError
-from storage_pg.open_operations import Outlook, dispatch_jobs, outlook
+from storage_pg.open_operations import DueOperation, Outlook, dispatch_jobs, outlook
 from storage_pg.storage import Pool
 from workers.meter import SILENT, HostMeter
 
@@ -26,14 +27,20 @@ _TROUBLE_SECONDS = 0.5
 
 @dataclass(slots=True)
 class DispatchCounts:
-    """How often this dispatcher looked, and the jobs that it made."""
+    """How often this dispatcher looked, the jobs that it made, and what it took without a job."""
 
     looks: int = 0
     jobs: int = 0
+    taken: int = 0
 
 
 class Dispatcher:
-    """One per process. A worker's watches the clock; an API's looks only when it is poked."""
+    """One per process. A worker's watches the clock; an API's looks only when it is poked.
+
+    `here` says how many operations this process can drive beside those that it drives, `take` drives
+    one: a wake that needs no other process needs no job, which would cost it a few commits and tens of
+    milliseconds.
+    """
 
     def __init__(
         self,
@@ -42,12 +49,16 @@ class Dispatcher:
         *,
         tenant_limit: int,
         watches: bool,
+        here: Callable[[], int],
+        take: Callable[[DueOperation], None],
         meter: HostMeter = SILENT,
     ) -> None:
         self._pool = pool
         self._clock = clock
         self._tenant_limit = tenant_limit
         self._watches = watches
+        self._here = here
+        self._take = take
         self._meter = meter
         self._wake = asyncio.Event()
         self._poked = False
@@ -87,24 +98,28 @@ class Dispatcher:
             self._poked = False
             self._alarm = None
             now = self._clock.now_ms()
-            chosen = await dispatch_jobs(
+            sent = await dispatch_jobs(
                 self._pool,
                 now,
                 queue=QUEUE,
                 task=DRIVE_TASK,
+                keep=max(self._here(), 0),
                 at_most=_AT_MOST,
                 tenant_limit=self._tenant_limit,
             )
+            for operation in sent.kept:
+                self._take(operation)
             self.counts.looks += 1
-            self.counts.jobs += len(chosen)
-            for operation in chosen:
+            self.counts.jobs += len(sent.queued)
+            self.counts.taken += len(sent.kept)
+            for operation in (*sent.kept, *sent.queued):
                 self._meter.dispatched((now - operation.due_at) / 1000)
-            if len(chosen) >= _AT_MOST:
+            if len(sent.kept) + len(sent.queued) >= _AT_MOST:
                 continue
-            self._take(await outlook(self._pool, now))
+            self._expect(await outlook(self._pool, now))
             return
 
-    def _take(self, seen: Outlook) -> None:
+    def _expect(self, seen: Outlook) -> None:
         self.backlog = seen.backlog
         if seen.next_due is not None and (self._alarm is None or seen.next_due < self._alarm):
             self._alarm = seen.next_due

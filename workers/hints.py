@@ -15,6 +15,7 @@ from collections.abc import Callable, Generator
 import psycopg
 
 from harness.errors import StorageError
+from storage_pg.backoff import Backoff
 from storage_pg.connect import connect
 from storage_pg.storage import Pool, fetch_from
 
@@ -24,6 +25,7 @@ CHANNEL = "laneway"
 _BATCH = 200
 # How long a quiet listening connection goes without being asked whether it is still there.
 _PROBE_SECONDS = 5.0
+_RECONNECT_FIRST = 0.05
 _RECONNECT_LONGEST = 5.0
 
 
@@ -72,12 +74,12 @@ class Hints:
 
     async def listen(self) -> None:
         """Hear hints until cancelled; reconnects, more slowly each time it fails."""
-        pause = 0.05
+        backoff = Backoff(_RECONNECT_FIRST, _RECONNECT_LONGEST, self._rng)
         while True:
             try:
                 async with await connect(self._dsn, "laneway-hints") as connection:
                     await connection.execute(b"LISTEN laneway")
-                    pause = 0.05
+                    backoff.reset()
                     # What was said before this is unknown: look again at everything.
                     self.wake_all()
                     while True:
@@ -86,8 +88,7 @@ class Hints:
                         await connection.execute(b"SELECT 1")
             except (psycopg.Error, OSError) as error:
                 logger.warning("lost the connection for hints: %s", error)
-                await asyncio.sleep(pause * (0.5 + self._rng.random()))
-                pause = min(pause * 2, _RECONNECT_LONGEST)
+                await asyncio.sleep(backoff.pause())
 
     async def close(self) -> None:
         """Send what waits and stop sending."""

@@ -11,47 +11,39 @@ from typing import Any, Literal, TypeAlias
 
 from harness.context import Context
 from harness.environment import Environment
-from harness.errors import HarnessFault, SessionNotFound, StorageError
 from storage_pg.connect import open_pool
-from storage_pg.lease import HostDown, HostFull, HostIdentity, HostLease
-from storage_pg.open_operations import (
-    PassCount,
-    begin_pass,
-    due_of_session,
-    excuse_pass,
-    whereabouts,
-)
+from storage_pg.lease import HostDown, HostIdentity, HostLease
+from storage_pg.open_operations import DueOperation, due_of_session
+from storage_pg.passes import PassCount, TenantFull, begin_pass, end_pass
 from storage_pg.sessions import PostgresSessions
 from storage_pg.storage import OpenOperation
 from storage_pg.writer import SharedWriter
 from workers.agents import Agents
-from workers.commands import Command, Drive, Reply
+from workers.commands import Command, Reply
 from workers.committed import CommittedSessions
 from workers.deaths import DeathWatch
 from workers.dispatcher import Dispatcher
+from workers.drive_jobs import DriveJobs
 from workers.exposition import Exposition
 from workers.following import Follower
 from workers.hints import Hints
 from workers.indexing import Indexer
 from workers.internal_auth import ClusterSecret
 from workers.internal_http import InternalServer
-from workers.live import Duty, LiveSession, Services
+from workers.live import LiveSession, Services
 from workers.metrics import Metrics
-from workers.peers import NotThere, Peers
+from workers.passes import Duty, PassServices, Tenure
+from workers.peers import Peers
 from workers.registry import Registry
 from workers.routing import Router
 from workers.settings import Settings
+from workers.slots import Slots, TenantLines
+from workers.unopened import Unopened
 from workers.watching import Feed, StreamItem
 
 logger = logging.getLogger(__name__)
 
 Role: TypeAlias = Literal["worker", "api"]
-
-# How long a drive job waits for room here, and then for a session that an API host holds.
-_ROOM_SECONDS = 5.0
-_DRIVE_SECONDS = 10.0
-_FIRST_PAUSE = 0.002
-_LONGEST_PAUSE = 0.1
 
 
 class SessionHost:
@@ -67,7 +59,7 @@ class SessionHost:
         clock, rng = self.environment.clock, self.environment.rng
         self.metrics = Metrics()
         self.pool = open_pool(settings.database_url, size=settings.pool_size)
-        self.writer = SharedWriter(settings.database_url)
+        self.writer = SharedWriter(settings.database_url, rng)
         self.agents = Agents(settings, self.pool, clock)
         self.exposition = Exposition(self.metrics, self.pool, clock, settings.metrics_token)
         # Set when an operator tells this host to leave: whoever runs it drains it then.
@@ -93,6 +85,7 @@ class SessionHost:
             capacity=settings.max_sessions,
             heartbeat_seconds=settings.heartbeat_seconds,
             answer_seconds=settings.silent_seconds,
+            rng=rng,
             on_leave=self.leaving.set,
         )
         self.sessions = PostgresSessions(
@@ -109,8 +102,12 @@ class SessionHost:
             clock,
             tenant_limit=settings.tenant_drives,
             watches=role == "worker",
+            here=lambda: self.slots.free if self.takes_work and not self.draining else 0,
+            take=self._take,
             meter=self.metrics,
         )
+        self.slots = Slots(settings.max_drives)
+        self._tenants = TenantLines()
         self.registry = Registry(
             self.pool,
             self.sessions,
@@ -155,10 +152,21 @@ class SessionHost:
             died=self.dispatcher.poke,
             meter=self.metrics,
         )
+        self._drives = DriveJobs(
+            self.pool,
+            self.registry,
+            self._peers,
+            self.slots,
+            Unopened(self.pool, committed, clock),
+            clock,
+            rng,
+            draining=lambda: self.draining,
+            host_id=lambda: self.lease.host_id,
+        )
         self.draining = False
+        # Set while this process takes what waits for a drive: from the queue, and by itself.
+        self.takes_work = False
         self._tasks: list[asyncio.Task[Any]] = []
-        self._room = asyncio.Event()
-        self._arriving = 0
         self._closed = False
         self._show_gauges()
 
@@ -203,6 +211,7 @@ class SessionHost:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._drives.close()
         await self._server.close()
         await self._peers.close()
         await self.indexer.close()
@@ -240,121 +249,79 @@ class SessionHost:
         """The session if it is owned here. Raises `SessionNotFound` for another tenant's."""
         return self.registry.get(tenant_id, session_id)
 
-    # Drive jobs
+    def _take(self, operation: DueOperation) -> None:
+        self._drives.take(operation)
 
     async def drive(self, tenant_id: str, session_id: str, lane: str, operation_id: str) -> str:
-        """Make sure that an operation is driven: claim its session, or hand it to the owner.
-
-        Returns a word on what was done. A job that comes to nothing costs time only: the dispatcher
-        makes another one while the operation still waits.
-        """
-        if self.draining:
-            return "draining"
-        live = self.registry.get(tenant_id, session_id)
-        if live is not None and not live.ending:
-            live.look()
-            return "owned"
-        if not await self._wait_for_room():
-            return "full"
-        self._arriving += 1
-        try:
-            return await self._claim_or_hand_over(tenant_id, session_id, lane, operation_id)
-        except SessionNotFound:
-            return "gone"
-        except (HostDown, HostFull, HarnessFault) as error:
-            logger.warning("operation %s is not driven here: %s", operation_id, error)
-            return "unable"
-        except StorageError as error:
-            logger.warning("operation %s cannot be driven: %s", operation_id, error)
-            return "unable"
-        finally:
-            self._arriving -= 1
-
-    async def _claim_or_hand_over(
-        self, tenant_id: str, session_id: str, lane: str, operation_id: str
-    ) -> str:
-        clock = self.environment.clock
-        deadline = clock.monotonic() + _DRIVE_SECONDS
-        pause = _FIRST_PAUSE
-        command = Drive(lane=lane, operation_id=operation_id)
-        while not self.draining and clock.monotonic() < deadline:
-            async with self.registry.owning(tenant_id, session_id) as found:
-                if isinstance(found, LiveSession):
-                    found.look()
-                    return "claimed"
-            place = await whereabouts(self.pool, tenant_id, session_id)
-            if place is None:
-                return "gone"
-            owner = place.owner
-            # An API host gives the session back in a moment: wait for that.
-            if owner is not None and owner.role == "worker" and owner.host_id != self.host_id:
-                answer = await self._peers.execute(owner, tenant_id, session_id, command)
-                if not isinstance(answer, NotThere):
-                    return "handed over"
-            await clock.sleep(pause * (0.5 + self.environment.rng.random()))
-            pause = min(pause * 1.7, _LONGEST_PAUSE)
-        return "late"
-
-    @property
-    def free(self) -> int:
-        """How many more operations this process may drive."""
-        return self.settings.max_drives - self.registry.driving - self._arriving
-
-    async def _wait_for_room(self) -> bool:
-        try:
-            async with asyncio.timeout(_ROOM_SECONDS):
-                while self.free <= 0:
-                    self._room.clear()
-                    await self._room.wait()
-        except TimeoutError:
-            return False
-        return True
+        """See to it that an operation is driven (see `DriveJobs.drive`)."""
+        return await self._drives.drive(tenant_id, session_id, lane, operation_id)
 
     # What live sessions tell
 
     def _services(self) -> Services:
         settings = self.settings
         return Services(
-            clock=self.environment.clock,
-            duty=Duty(
-                drives=self.role == "worker",
-                linger_ms=settings.linger_ms,
-                hold_due_ms=settings.hold_due_ms,
+            passes=PassServices(
+                clock=self.environment.clock,
+                duty=Duty(
+                    drives=self.role == "worker",
+                    linger_ms=settings.linger_ms,
+                    hold_due_ms=settings.hold_due_ms,
+                    abort_ms=int(settings.abort_seconds * 1000),
+                    close_ms=int(settings.close_seconds * 1000),
+                ),
+                slots=self.slots,
+                tenants=self._tenants,
+                draining=lambda: self.draining,
+                due_rows=self._due_rows,
+                begins=self._pass_begins,
+                ends=self._pass_ends,
+                over=self._pass_over,
+                meter=self.metrics,
             ),
-            draining=lambda: self.draining,
-            due_rows=self._due_rows,
-            pass_begins=self._pass_begins,
-            pass_excused=self._pass_excused,
-            pass_ended=self._pass_ended,
             retired=self._retired,
             feed=lambda: Feed(
                 settings.watch_items, settings.watch_bytes, self.metrics.watcher_dropped
             ),
-            meter=self.metrics,
         )
 
-    async def _due_rows(self, live: LiveSession) -> dict[str, int]:
-        return await due_of_session(self.pool, live.tenant_id, live.session_id)
+    async def _due_rows(self, tenure: Tenure) -> dict[str, int]:
+        return await due_of_session(self.pool, tenure.tenant_id, tenure.session_id)
 
     async def _pass_begins(
-        self, live: LiveSession, operation: OpenOperation, reason: str | None
-    ) -> PassCount | None:
+        self, tenure: Tenure, operation: OpenOperation, reason: str | None
+    ) -> PassCount | TenantFull | None:
         return await begin_pass(
-            self.pool, live.tenant_id, live.session_id, operation.operation_id, reason
+            self.pool,
+            tenure.tenant_id,
+            tenure.session_id,
+            operation.operation_id,
+            host_id=tenure.host_id,
+            tenant_limit=self.settings.tenant_drives,
+            reason=reason,
         )
 
-    async def _pass_excused(self, live: LiveSession, operation: OpenOperation) -> None:
-        await excuse_pass(self.pool, live.tenant_id, live.session_id, operation.operation_id)
+    async def _pass_ends(
+        self, tenure: Tenure, operation: OpenOperation, excused: bool, reason: str | None
+    ) -> None:
+        await end_pass(
+            self.pool,
+            tenure.tenant_id,
+            tenure.session_id,
+            operation.operation_id,
+            host_id=tenure.host_id,
+            excused=excused,
+            reason=reason,
+        )
 
-    def _pass_ended(self) -> None:
-        self._room.set()
+    def _pass_over(self, tenure: Tenure) -> None:
+        self._tenants.ended(tenure.tenant_id)
         self.dispatcher.room()
 
     def _retired(self, live: LiveSession, due: int | None) -> None:
         self.registry.forget(live)
         if self.role == "worker":
             self.indexer.poke((live.tenant_id, live.session_id))
-        self._room.set()
         if due is None:
             if self.role == "api":
                 self.hints.changed(live.session_id)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import random
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any, LiteralString
@@ -16,6 +17,7 @@ from procrastinate.connector import Notify
 from procrastinate.exceptions import ConnectorException
 from psycopg import sql
 
+from storage_pg.backoff import Backoff
 from storage_pg.connect import address, connect
 from storage_pg.open_operations import Difference, sweep
 from storage_pg.partitions import ensure_ahead
@@ -35,6 +37,8 @@ _CONCURRENCY = 16
 _POLL_SECONDS = 0.5
 _RESTART_FIRST = 0.1
 _RESTART_LONGEST = 5.0
+# What ran for so long did not fail at once.
+_STEADY_SECONDS = 10.0
 _PROBE_SECONDS = 5.0
 
 
@@ -53,9 +57,10 @@ class QueueConnector(PsycopgConnector):
     back is made again, because the operation it was for is in `open_operations`.
     """
 
-    def __init__(self, direct_dsn: str) -> None:
+    def __init__(self, direct_dsn: str, rng: random.Random) -> None:
         super().__init__()  # pyright: ignore[reportUnknownMemberType]  # its JSON hooks are untyped
         self._direct_dsn = direct_dsn
+        self._rng = rng
 
     async def execute_query_async(self, query: LiteralString, **arguments: Any) -> None:
         """Run a statement."""
@@ -68,10 +73,13 @@ class QueueConnector(PsycopgConnector):
         return await super().execute_query_one_async(_RELAXED.get(query, query), **arguments)
 
     async def listen_notify(self, on_notification: Notify, channels: Iterable[str]) -> None:
-        """Hear of new jobs until cancelled; reconnects when the connection ends."""
+        """Hear of new jobs until cancelled; reconnects when the connection ends, more slowly each
+        time it fails."""
+        backoff = Backoff(_RESTART_FIRST, _RESTART_LONGEST, self._rng)
         while True:
             try:
                 async with await connect(self._direct_dsn, "laneway-jobs") as connection:
+                    backoff.reset()
                     for channel in channels:
                         await connection.execute(
                             sql.SQL("LISTEN {}").format(sql.Identifier(channel))
@@ -82,12 +90,12 @@ class QueueConnector(PsycopgConnector):
                         await connection.execute("SELECT 1")
             except (psycopg.Error, OSError) as error:
                 logger.warning("lost the connection that hears of jobs: %s", error)
-                await asyncio.sleep(_RESTART_FIRST)
+                await asyncio.sleep(backoff.pause())
 
 
 def make_app(host: SessionHost) -> App:
     """The procrastinate app of one process, its tasks bound to the host."""
-    app = App(connector=QueueConnector(host.settings.direct_url))
+    app = App(connector=QueueConnector(host.settings.direct_url, host.environment.rng))
 
     @app.task(name=DRIVE_TASK, queue=QUEUE)
     async def drive(tenant_id: str, session_id: str, lane: str, operation_id: str) -> str:
@@ -187,18 +195,20 @@ class JobRunner:
         # procrastinate takes any pool; its own type is less precise than ours.
         pool: Any = self._host.pool
         await self.app.open_async(pool)
+        self._host.takes_work = True
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def stop(self) -> None:
         """Take no more jobs and end those under way; they are short."""
         self._stopping = True
+        self._host.takes_work = False
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
 
     async def _run(self) -> None:
-        pause = _RESTART_FIRST
+        backoff = Backoff(_RESTART_FIRST, _RESTART_LONGEST, self._host.environment.rng)
         # The queue's worker may answer its cancellation with an error of the database instead: what
         # ends this loop is the flag, and the cancellation only hastens it.
         while not self._stopping:
@@ -219,7 +229,6 @@ class JobRunner:
                 logger.warning("the queue's worker stopped: %s", error)
             if self._stopping:
                 return
-            if self._host.environment.clock.monotonic() - begun > 10:
-                pause = _RESTART_FIRST
-            await asyncio.sleep(pause * (0.5 + self._host.environment.rng.random()))
-            pause = min(pause * 2, _RESTART_LONGEST)
+            if self._host.environment.clock.monotonic() - begun > _STEADY_SECONDS:
+                backoff.reset()
+            await asyncio.sleep(backoff.pause())

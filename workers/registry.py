@@ -139,7 +139,7 @@ class Registry:
 
     async def _attach(self, owned: OwnedSession) -> LiveSession:
         tenant_id, session_id = owned.claimed.tenant_id, owned.claimed.id
-        drives = self._services.duty.drives
+        drives = self._services.passes.duty.drives
         try:
             options = await self._agents.options(tenant_id, session_id, owned.claimed.agent)
             session = owned.session(self._environment)
@@ -154,7 +154,12 @@ class Registry:
         surroundings = Surroundings(drives, self._agents.knows, find_admission)
         opening = self._opening[session_id]
         live = LiveSession(
-            owned, harness, surroundings, self._services, lambda: opening.callers > 0
+            owned,
+            harness,
+            surroundings,
+            self._services,
+            self._lease.host_id,
+            lambda: opening.callers > 0,
         )
         self._live[session_id] = live
         self._lease.watch(session_id, live.fence, live.lost)

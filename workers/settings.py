@@ -67,6 +67,10 @@ class Settings(BaseSettings):
 
     # When things happen.
     drain_seconds: float = Field(default=30.0, ge=0)
+    # A pass may go on for so long after its operation was cancelled, and a session may take so long
+    # to close; then they are not waited for any longer.
+    abort_seconds: float = Field(default=30.0, ge=0)
+    close_seconds: float = Field(default=10.0, gt=0)
     linger_ms: int = Field(default=150, ge=0)
     hold_due_ms: int = Field(default=5_000, ge=0)
     death_check_ms: int = Field(default=200, gt=0)

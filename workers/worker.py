@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import signal
+import threading
 from collections.abc import Callable
 
 from storage_pg import schema
@@ -16,14 +18,21 @@ from workers.settings import Settings
 logger = logging.getLogger(__name__)
 
 
+# What a tool leaves behind that neither cancellation nor the loop's end stops is waited for so long.
+STRAGGLER_SECONDS = 3.0
+
+
 async def run_worker(
-    settings: Settings, *, ready: Callable[[SessionHost], None] | None = None
+    settings: Settings,
+    *,
+    ready: Callable[[SessionHost], None] | None = None,
+    left: Callable[[], None] | None = None,
 ) -> None:
     """Work until SIGTERM or SIGINT, or until an operator tells this host to leave, then drain for at
     most `drain_seconds`; a second signal hastens.
 
-    `ready` hears of the host once it takes work. Raises what makes starting impossible, `SchemaBehind`
-    and `SchemaAhead` among it.
+    `ready` hears of the host once it takes work, `left` when it has given everything back. Raises
+    what makes starting impossible, `SchemaBehind` and `SchemaAhead` among it.
     """
     await asyncio.to_thread(schema.check, settings.direct_url)
     stop, hasten = asyncio.Event(), asyncio.Event()
@@ -52,6 +61,21 @@ async def run_worker(
         await host.close()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)
+    if left is not None:
+        left()
+
+
+def end_process_soon(status: int = 0) -> None:
+    """End this process in a moment, whatever still runs in it. Everything is given back by now; a
+    tool that swallows its cancellation, or blocks in a thread, would keep the process for ever."""
+
+    def end() -> None:
+        logging.shutdown()
+        os._exit(status)
+
+    timer = threading.Timer(STRAGGLER_SECONDS, end)
+    timer.daemon = True
+    timer.start()
 
 
 async def _either(*events: asyncio.Event) -> None:

@@ -107,7 +107,7 @@ def api(
 def worker(json: Json = False, until_stdin_ends: UntilStdinEnds = False) -> None:
     """Run a worker until SIGTERM, which drains it."""
     from app.cli.tracing import start_tracing
-    from workers.worker import run_worker
+    from workers.worker import end_process_soon, run_worker
 
     log_to_stderr()
     start_tracing("laneway-worker")
@@ -118,7 +118,7 @@ def worker(json: Json = False, until_stdin_ends: UntilStdinEnds = False) -> None
         say(json, {"hostId": host.host_id}, f"this worker is host {host.host_id}")
 
     try:
-        asyncio.run(run_worker(found, ready=ready))
+        asyncio.run(run_worker(found, ready=ready, left=end_process_soon))
     except (OSError, HarnessError, RuntimeError, psycopg.Error) as error:
         fail(str(error))
 

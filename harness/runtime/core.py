@@ -126,19 +126,22 @@ class Core:
         if self.closed:
             raise HarnessClosed
 
-    def fault(self, cause: BaseException, context: Context) -> HarnessFault:
-        """Stop everything: a commit failed or an invariant broke (§4.8). Returns the fault."""
+    def fault(
+        self, cause: BaseException, context: Context, lane: str | None = None
+    ) -> HarnessFault:
+        """Stop everything: a commit failed or an invariant broke (§4.8), on `lane` where it was on
+        one. Returns the fault."""
         if self.faulted is not None:
             return self.faulted
         code = type(cause).__name__
-        fault = HarnessFault(f"harness fault: {code}: {cause}", cause)
+        fault = HarnessFault(f"harness fault: {code}: {cause}", cause, lane)
         self.faulted = fault
         self.session.seal()
         delivery = self.events.emit_batch((Fault(code=code, message=str(cause)),), context)
         if delivery is not None:
             observe(delivery)
-        for lane in self.lanes.values():
-            lane.stop(fault)
+        for stopping in self.lanes.values():
+            stopping.stop(fault)
         for listener in self.on_fault:
             listener(fault)
         return fault

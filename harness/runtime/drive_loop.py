@@ -83,7 +83,7 @@ async def _run_pass(core: Core, lane: Lane, drive: Drive, operation: Operation) 
     except (HarnessFault, HarnessClosed) as error:
         _fail(drive, error)
     except (InvariantDefect, StorageError) as error:
-        _fail(drive, core.fault(error, p.context))
+        _fail(drive, core.fault(error, p.context, lane.name))
     except Exception as error:  # noqa: BLE001 -- a pass that fails (a hook, for one) rejects without a fault
         _fail(drive, error)
     finally:

@@ -139,7 +139,7 @@ class Lane:
                 if inspect.isawaitable(decision):
                     decision = await decision
             except (InvariantDefect, StorageError) as error:
-                raise self.core.fault(error, inner) from error
+                raise self.core.fault(error, inner, self.name) from error
             if isinstance(decision, Decline):
                 return decision.value, None
             if self._callback is not None:
@@ -152,7 +152,7 @@ class Lane:
             except HarnessClosed:
                 raise
             except Exception as error:
-                raise self.core.fault(error, inner) from error
+                raise self.core.fault(error, inner, self.name) from error
             if isinstance(decision, Auxiliary):
                 return decision.value, None
             return decision.value, self._published(decision, result, inner)

@@ -7,12 +7,23 @@ FROM laneway.dispatch_due(%s::bigint, %s::bigint, %s::integer, %s::integer)
 -- name: outlook
 SELECT next_due, backlog FROM laneway.outlook(%s::bigint)
 
--- name: begin_pass
-SELECT passes, last_reason
-FROM laneway.begin_pass(%s::uuid, %s::uuid, %s::uuid, %s::text)
+-- name: begin_drive
+SELECT admitted, passes, last_reason
+FROM laneway.begin_drive(%s::uuid, %s::uuid, %s::uuid, %s::uuid, %s::integer, %s::text)
 
--- name: excuse_pass
-SELECT laneway.excuse_pass(%s::uuid, %s::uuid, %s::uuid)
+-- name: end_drive
+SELECT laneway.end_drive(%s::uuid, %s::uuid, %s::uuid, %s::uuid, %s::boolean, %s::text)
+
+-- name: open_of_session
+SELECT operation_id::text, lane, kind, due_at FROM laneway.open_of_session(%s::uuid, %s::uuid)
+
+-- name: count_unopened
+SELECT laneway.count_unopened(%s::uuid, %s::uuid, %s::uuid, %s::text)
+
+-- name: end_unopened
+SELECT laneway.end_unopened(
+    %s::uuid, %s::uuid, %s::uuid, %s::bigint, %s::text, %s::text, %s::text, %s::text, %s::bigint
+)
 
 -- name: sweep_page
 SELECT operation_id, tenant_id::text, session_id::text, state_seq, state, meta, has_row, due_at

@@ -21,20 +21,21 @@ SELECT version, profile FROM laneway.agent_profile(%s::uuid, %s::text)
 SELECT pg_notify('laneway', payload) FROM unnest(%s::text[]) AS payload
 
 -- name: dispatch_jobs
--- Chooses what waits for a drive and queues a job for each, in one transaction. An operation whose
--- job is still queued gets no second one.
+-- Chooses what waits for a drive and queues a job for each, in one transaction, but for the first
+-- `keep`, which the caller drives itself. An operation whose job is still queued gets no second one.
 WITH chosen AS MATERIALIZED (
-    SELECT * FROM laneway.dispatch_due(%(now)s, %(again_after)s, %(at_most)s, %(tenant_limit)s)
+    SELECT *, row_number() OVER () <= %(keep)s AS kept
+    FROM laneway.dispatch_due(%(now)s, %(again_after)s, %(at_most)s, %(tenant_limit)s)
 ), queued AS (
     INSERT INTO public.procrastinate_jobs (queue_name, task_name, queueing_lock, args)
     SELECT %(queue)s, %(task)s, 'drive:' || c.operation_id,
            jsonb_build_object(
                'tenant_id', c.tenant_id, 'session_id', c.session_id, 'lane', c.lane,
                'operation_id', c.operation_id)
-    FROM chosen AS c
+    FROM chosen AS c WHERE NOT c.kept
     ON CONFLICT DO NOTHING
 )
-SELECT operation_id::text, tenant_id::text, session_id::text, lane, due_at FROM chosen
+SELECT operation_id::text, tenant_id::text, session_id::text, lane, due_at, kept FROM chosen
 
 -- name: put_away_jobs
 -- Jobs that a worker took and will not finish: its row is gone (pruned, or never there), has no recent

@@ -13,7 +13,7 @@ from pathlib import Path
 import tests.bench
 from tests.bench.measure import table
 
-_HELPERS = frozenset({"__main__", "measure", "backends"})
+_HELPERS = frozenset({"__main__", "measure", "backends", "requests"})
 
 
 def names() -> list[str]:

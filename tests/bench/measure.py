@@ -30,6 +30,11 @@ class Measure:
         return {**plain, "ok": self.ok}
 
 
+def share_of(ordered: Sequence[float], share: float) -> float:
+    """The value below which this share of the ordered values lies."""
+    return ordered[min(int(share * len(ordered)), len(ordered) - 1)]
+
+
 def table(rows: Sequence[dict[str, object]]) -> str:
     """The rows as aligned text."""
     lines = [

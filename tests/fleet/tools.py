@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 from typing import Any
 
 from harness.messages import AgentToolResult, text_result
@@ -44,6 +45,26 @@ async def _suicide(request: ToolCallRequest[Any]) -> AgentToolResult:
     return text_result("never reached")
 
 
+async def _block(request: ToolCallRequest[Any]) -> AgentToolResult:
+    """As an application must not do it: nothing else runs in its process meanwhile."""
+    who = f"{request.arguments['tag']} {request.invocation.invocation_id} {os.getpid()}"
+    note(f"start {who}")
+    time.sleep(float(str(request.arguments["seconds"])))  # noqa: ASYNC251 -- that is the point
+    note(f"end {who}")
+    return text_result("the work is done")
+
+
+async def _stubborn(request: ToolCallRequest[Any]) -> AgentToolResult:
+    """Does not end when it is told to."""
+    who = f"{request.arguments['tag']} {request.invocation.invocation_id} {os.getpid()}"
+    note(f"start {who}")
+    while True:
+        try:
+            await asyncio.sleep(3_600)
+        except asyncio.CancelledError:
+            note(f"cut {who}")
+
+
 _SCHEMA: dict[str, Any] = {
     "type": "object",
     "properties": {"seconds": {"type": "number"}, "tag": {"type": "string"}},
@@ -56,5 +77,7 @@ def registry() -> list[AgentTool[Any]]:
     return [
         FunctionTool("slow_never", "Takes a while.", dict(_SCHEMA), _slow, replay="never"),
         FunctionTool("slow_safe", "Takes a while.", dict(_SCHEMA), _slow, replay="safe"),
+        FunctionTool("block", "Takes everything.", dict(_SCHEMA), _block, replay="never"),
+        FunctionTool("stubborn", "Takes for ever.", dict(_SCHEMA), _stubborn, replay="never"),
         FunctionTool("suicide", "Ends its process.", dict(_SCHEMA), _suicide, replay="safe"),
     ]

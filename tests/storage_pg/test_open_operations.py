@@ -14,17 +14,16 @@ from harness.operation import values
 from harness.operation.state import OperationError
 from harness.storage.writes import delete_value, set_value
 from storage_pg.due import PollSettings
+from storage_pg.hosts import bury_dead_hosts
 from storage_pg.open_operations import (
     Outlook,
-    PassCount,
     Repair,
-    begin_pass,
     dispatch_due,
-    excuse_pass,
     outlook,
     owner_of,
     sweep,
 )
+from storage_pg.passes import TENANT_FULL, PassCount, TenantFull, begin_pass, end_pass
 from storage_pg.sessions import OwnedSession
 from storage_pg.storage import PostgresStorage
 from tests.storage_pg.kit import Kit
@@ -208,19 +207,93 @@ async def test_a_tenants_limit_holds_across_calls(fresh_kit: Kit) -> None:
     assert len(await dispatch_due(kit.pool, now + 3)) == 1
 
 
+async def begun(
+    kit: Kit, session_id: str, op: Op, reason: str | None = None, limit: int = 64
+) -> PassCount | TenantFull | None:
+    return await begin_pass(
+        kit.pool,
+        kit.tenant,
+        session_id,
+        op.id,
+        host_id=kit.lease.host_id,
+        tenant_limit=limit,
+        reason=reason,
+    )
+
+
+async def ended(
+    kit: Kit, session_id: str, op: Op, *, excused: bool = False, reason: str | None = None
+) -> None:
+    await end_pass(
+        kit.pool,
+        kit.tenant,
+        session_id,
+        op.id,
+        host_id=kit.lease.host_id,
+        excused=excused,
+        reason=reason,
+    )
+
+
 async def test_passes_without_progress_are_counted(kit: Kit) -> None:
     owned = await kit.open_new()
     op = await accepted(kit, owned.storage)
-    who = (kit.tenant, owned.claimed.id, op.id)
-    assert await begin_pass(kit.pool, *who) == PassCount(1, None)
-    assert await begin_pass(kit.pool, *who, "a\0\udc00b") == PassCount(2, "a\ufffd\ufffd\ufffdb")
-    assert await begin_pass(kit.pool, *who) == PassCount(3, "a\ufffd\ufffd\ufffdb")
-    await excuse_pass(kit.pool, *who)
-    assert await begin_pass(kit.pool, *who) == PassCount(3, "a\ufffd\ufffd\ufffdb")
+    session = owned.claimed.id
+    assert await begun(kit, session, op) == PassCount(1, None)
+    assert await begun(kit, session, op, "a\0\udc00b") == PassCount(2, "a\ufffd\ufffd\ufffdb")
+    assert await begun(kit, session, op) == PassCount(3, "a\ufffd\ufffd\ufffdb")
+    await ended(kit, session, op, excused=True, reason="not said")
+    assert await begun(kit, session, op) == PassCount(3, "a\ufffd\ufffd\ufffdb")
+    await ended(kit, session, op, reason="b\0")
+    assert await begun(kit, session, op) == PassCount(4, "b")
     await owned.storage.commit(op.move(run(ready())), BACKGROUND)
-    assert await begin_pass(kit.pool, *who) == PassCount(1, None)
+    assert await begun(kit, session, op) == PassCount(1, None)
     await owned.storage.commit(op.finish(), BACKGROUND)
-    assert await begin_pass(kit.pool, *who) is None
+    assert await begun(kit, session, op) is None
+
+
+async def test_a_tenant_begins_no_more_passes_than_its_limit(fresh_kit: Kit) -> None:
+    kit = fresh_kit
+    owned = await kit.open_new()
+    session = owned.claimed.id
+    ops = [await accepted(kit, owned.storage, f"lane-{index}") for index in range(3)]
+    assert await begun(kit, session, ops[0], limit=2) == PassCount(1, None)
+    assert await begun(kit, session, ops[1], limit=2) == PassCount(1, None)
+    assert await begun(kit, session, ops[2], limit=2) is TENANT_FULL
+    # One that is under way takes no second place.
+    assert await begun(kit, session, ops[0], limit=2) == PassCount(2, None)
+    await ended(kit, session, ops[1])
+    assert await begun(kit, session, ops[2], limit=2) == PassCount(1, None)
+    # What a dead host was driving takes no place.
+    await kit.lose_lease()
+    await bury_dead_hosts(kit.pool)
+    again = await kit.sessions.open(kit.tenant, session)
+    assert await begun(kit, session, ops[1], limit=2) == PassCount(2, None)
+    # Given back, a session drives nothing.
+    await again.storage.close(BACKGROUND)
+    left = query(
+        kit,
+        "SELECT count(driven_by) FROM laneway.open_operations WHERE driven_by = %s",
+        kit.lease.host_id,
+    )
+    assert left == [(0,)]
+
+
+async def test_who_dies_with_a_session_before_a_pass_began_may_have_died_of_it(
+    fresh_kit: Kit,
+) -> None:
+    kit = fresh_kit
+    waiting, waiting_session = await idle_operation(kit)
+    driven, driven_session = await idle_operation(kit)
+    assert len(await dispatch_due(kit.pool, kit.environment.clock.now_ms())) == 2
+    for owned in (waiting_session, driven_session):
+        await kit.sessions.open(kit.tenant, owned.claimed.id)
+    await begun(kit, driven_session.claimed.id, driven)
+    await kit.lose_lease()
+    await bury_dead_hosts(kit.pool)
+    rows = query(kit, "SELECT operation_id::text, passes FROM laneway.open_operations")
+    counted = {row[0]: row[1] for row in rows}
+    assert counted == {waiting.id: 1, driven.id: 1}
 
 
 async def swept(kit: Kit) -> list[Repair]:

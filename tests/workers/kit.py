@@ -104,7 +104,7 @@ class Fleet:
         async def nothing(*_arguments: object) -> None:
             return None
 
-        object.__setattr__(host.registry._services, "pass_excused", nothing)
+        object.__setattr__(host.registry._services.passes, "ends", nothing)
         connection = host.lease._connection
         assert connection is not None
         host.lease._closed = True
@@ -145,6 +145,12 @@ class Fleet:
         assert isinstance(reply, Ok), reply
         return json.loads(reply.value)
 
+    async def ok_of(self, tenant: str, host: SessionHost, session: str, command: Command) -> Any:
+        """The same for another tenant's session."""
+        reply = await host.execute(tenant, session, command, BACKGROUND)
+        assert isinstance(reply, Ok), reply
+        return json.loads(reply.value)
+
     async def refused(self, host: SessionHost, session: str, command: Command) -> TaggedError:
         """The same for a command that must be rejected."""
         reply = await self.run(host, session, command)
@@ -182,12 +188,18 @@ class Fleet:
 
     async def settled(self, *operations: str) -> list[str | None]:
         """Wait until the operations are over."""
+        found: dict[str, str | None] = {}
 
         async def over() -> bool:
-            return all([await self.outcome(operation) for operation in operations])
+            rows = await self.sql(
+                "SELECT id::text, outcome FROM laneway.operations WHERE id = ANY(%s::uuid[])",
+                list(operations),
+            )
+            found.update(rows)
+            return all(found.get(operation) for operation in operations)
 
         await eventually(over)
-        return [await self.outcome(operation) for operation in operations]
+        return [found[operation] for operation in operations]
 
     async def owner(self, session: str) -> str | None:
         """The id of the host that owns a session."""

@@ -13,7 +13,7 @@ from tests.workers.kit import Fleet, eventually, watching
 from tests.workers.test_ownership import gated
 from tests.workers.test_wakes import FAILING
 from tests.workers.tools import GATES
-from workers.commands import Inspect
+from workers.commands import CreateLane, Inspect
 from workers.jobs import JobRunner
 from workers.watching import EndItem
 
@@ -34,6 +34,28 @@ async def test_a_drive_under_way_is_finished_where_it_is(fleet: Fleet) -> None:
     assert await fleet.settled(operation) == ["completed"]
     assert GATES["g"].starts == 1
     assert not leaving.registry.busy
+
+
+@pytest.mark.parametrize("text", ["echo: x", FAILING])
+async def test_what_becomes_due_beside_a_drive_does_not_wait_for_the_drain(
+    fleet: Fleet, text: str
+) -> None:
+    leaving = await fleet.worker(retry_max=1)
+    session = await fleet.session()
+    await fleet.ok(leaving, session, CreateLane(name="side"))
+    operation = await fleet.prompt(leaving, session, gated("g"))
+    await GATES["g"].entered.wait()
+    drained = asyncio.ensure_future(leaving.drain(3_600))
+    staying = await fleet.worker(retry_max=1)
+    await eventually(lambda: leaving.draining)
+    # It owns the session for what it drives there, so it answers for everything in it.
+    beside = await fleet.prompt(staying, session, text, lane="side")
+    await fleet.settled(beside)
+    assert not drained.done()
+    assert await fleet.outcome(operation) is None
+    GATES["g"].release.set()
+    await drained
+    assert await fleet.settled(operation) == ["completed"]
 
 
 async def test_what_does_not_finish_in_time_goes_on_elsewhere(fleet: Fleet) -> None:

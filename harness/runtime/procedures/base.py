@@ -186,7 +186,7 @@ class DrivePass:
                 return await cast("Awaitable[T]", result)
             return cast("T", result)  # T is never awaitable: callers compute plain values
         except Exception as error:
-            raise self.core.fault(error, self.context) from error
+            raise self.core.fault(error, self.context, self.lane.name) from error
 
     # Dereferencing what the projection names
 

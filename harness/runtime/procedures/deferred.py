@@ -36,7 +36,7 @@ async def source_handle(p: DrivePass, source_entry_id: str) -> DeferredHandle:
     message = await p.assistant(source_entry_id)
     if message.deferred is None:
         missing = StorageCorrupt(f"deferred source {source_entry_id} has no handle")
-        raise p.core.fault(missing, p.context)
+        raise p.core.fault(missing, p.context, p.lane.name)
     return message.deferred
 
 

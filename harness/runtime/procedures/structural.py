@@ -97,7 +97,8 @@ async def read_preparation(p: DrivePass, task_id: str) -> StructuralPreparation:
         values.operation_preparation(p.operation_id, task_id), p.context
     )
     if stored is None:
-        raise p.core.fault(StorageCorrupt(f"preparation {task_id} is missing"), p.context)
+        missing = StorageCorrupt(f"preparation {task_id} is missing")
+        raise p.core.fault(missing, p.context, p.lane.name)
     return stored.value
 
 

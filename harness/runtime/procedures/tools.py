@@ -416,7 +416,7 @@ async def _stored_call(
     )
     if stored is None:
         missing = StorageCorrupt(f"the arguments of call {call.result_entry_id} are missing")
-        raise p.core.fault(missing, p.context)
+        raise p.core.fault(missing, p.context, p.lane.name)
     arguments: dict[str, JsonValue] = stored.value
     return phases.PreparedCall(source, tool, arguments)
 
