@@ -8,7 +8,6 @@ import json
 import os
 import secrets
 import signal
-import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Literal, LiteralString
@@ -18,12 +17,12 @@ import psycopg
 from app.scopes import SCOPES
 from harness.environment import Environment
 from storage_pg.catalog import Catalog, open_engine
+from tests.fleet.nursery import Born, start
 from tests.fleet.tools import JOURNAL
 from tests.postgres import Database
 
 Role = Literal["api", "worker"]
 START_SECONDS = 400.0
-ROOT = Path(__file__).resolve().parents[2]
 
 
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:
@@ -32,12 +31,14 @@ async def until(condition: Callable[[], Awaitable[bool]]) -> None:
         await asyncio.sleep(0.01)
 
 
+class NotStarted(AssertionError):
+    """A process ended before it was ready; the message ends with what it wrote to its log."""
+
+
 class FleetProcess:
     """One API or worker process."""
 
-    def __init__(
-        self, role: Role, process: asyncio.subprocess.Process, said: dict[str, Any]
-    ) -> None:
+    def __init__(self, role: Role, process: Born, said: dict[str, Any]) -> None:
         self.role = role
         self.process = process
         self.said = said
@@ -76,7 +77,7 @@ class FleetOfProcesses:
         self.journal = folder / "journal"
         self.journal.touch()
         self.processes: list[FleetProcess] = []
-        self._spawned: list[asyncio.subprocess.Process] = []
+        self._spawned: list[Born] = []
         self._count = 0
         self._environment = {
             **{k: v for k, v in os.environ.items() if not k.startswith("LANEWAY_")},
@@ -104,34 +105,24 @@ class FleetOfProcesses:
     async def start(self, role: Role) -> FleetProcess:
         """Start a process and wait until it says that it is ready."""
         self._count += 1
-        log = (self.folder / f"{self._count}-{role}.log").open("wb")
-        try:
-            process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                "app.cli.main",
-                role,
-                "--json",
-                cwd=ROOT,
-                env=self._environment,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=log,
-            )
-        finally:
-            log.close()
+        number = self._count
+        process = await start([role, "--json"], self._environment, self._log_file(number, role))
         self._spawned.append(process)
-        assert process.stdout is not None
         line = await asyncio.wait_for(process.stdout.readline(), START_SECONDS)
         if not line:
             await process.wait()
-            raise AssertionError(f"{role} did not start:\n{self._log(self._count, role)}")
+            log = self._log_file(number, role).read_text(errors="replace")
+            raise NotStarted(f"{role} did not start:\n{log[-4_000:]}")
         started = FleetProcess(role, process, json.loads(line))
         self.processes.append(started)
         return started
 
-    def _log(self, number: int, role: Role) -> str:
-        return (self.folder / f"{number}-{role}.log").read_text(errors="replace")[-4_000:]
+    def _log_file(self, number: int, role: Role) -> Path:
+        return self.folder / f"{number}-{role}.log"
+
+    def logs(self) -> list[str]:
+        """What every process wrote to its log, dead ones included."""
+        return [file.read_text(errors="replace") for file in sorted(self.folder.glob("*.log"))]
 
     async def have(self, role: Role, count: int) -> None:
         """Start processes until so many of a role live."""
@@ -172,5 +163,13 @@ class FleetOfProcesses:
 
     def notes(self, tag: str, kind: str) -> list[str]:
         """The invocation ids that tools noted under a tag, in order."""
-        lines = (line.split() for line in self.journal.read_text().splitlines())
-        return [line[2] for line in lines if line[:2] == [kind, tag]]
+        return self.all_notes(kind).get(tag, [])
+
+    def all_notes(self, kind: str) -> dict[str, list[str]]:
+        """The same for every tag."""
+        found: dict[str, list[str]] = {}
+        for line in self.journal.read_text().splitlines():
+            what, tag, invocation, *_ = line.split()
+            if what == kind:
+                found.setdefault(tag, []).append(invocation)
+        return found
