@@ -7,10 +7,15 @@ from dataclasses import dataclass
 from harness.storage.metadata import SessionMetadata
 from harness.usage import SessionStats
 
+# Under this namespace, which no session can have, a claim brings open operations' traces as W3C
+# `traceparent`s, by operation id.
+TRACE = ""
+
 
 @dataclass(frozen=True, slots=True)
 class ClaimedSession:
-    """What the claim's one round trip brought. `control` holds (namespace, key, seq, JSON)."""
+    """What the claim's one round trip brought. `control` holds (namespace, key, seq, JSON), and
+    traces under `TRACE`."""
 
     id: str
     tenant_id: str

@@ -26,9 +26,10 @@ from harness.operation.state import (
     RunState,
 )
 from harness.storage.writes import DeleteValue, SetValue, Write
+from harness.telemetry import TelemetryContext
 from storage_pg.due import Due, PollSettings, due_instant, due_of
 
-_OPENED, _DUE, _FINISHED, _NAMED = 7, 8, 9, 10
+_OPENED, _DUE, _FINISHED, _NAMED, _OPENED_IN_TRACE = 7, 8, 9, 10, 11
 
 LAST_RESULT = "pi.lane.lastResult"
 META = "pi.op.meta"
@@ -83,11 +84,14 @@ def derived_steps(
     due: dict[str, Due | None],
     stamp: int,
     polls: PollSettings,
+    telemetry: TelemetryContext,
+    traces: dict[str, str],
 ) -> list[Step]:
-    """The steps to add to a commit made at `stamp`.
+    """The steps to add to a commit made at `stamp` on behalf of `telemetry`.
 
     `known_due` holds the session's open operations; changes to it are put into `due` (None: over),
-    to be taken over when the commit is done.
+    and the traces of operations that this commit opens into `traces`, to be taken over when the
+    commit is done.
     """
     facts = _Facts()
     for write in writes:
@@ -101,7 +105,13 @@ def derived_steps(
         after = due_of(state)
         due[operation] = after
         instant = due_instant(after, stamp, polls)
-        steps.append((_OPENED, operation, meta.lane, kind_of(meta), str(instant)))
+        columns = (operation, meta.lane, kind_of(meta), str(instant))
+        traceparent = telemetry.traceparent
+        if traceparent is None:
+            steps.append((_OPENED, *columns))
+        else:
+            traces[operation] = traceparent
+            steps.append((_OPENED_IN_TRACE, *columns, traceparent))
     for operation, state in facts.moved.items():
         before, after = known_due.get(operation), due_of(state)
         if before is None or before == after or operation in facts.ended:

@@ -21,6 +21,7 @@ from harness.storage.writes import (
     Write,
     is_auxiliary,
 )
+from harness.telemetry import NOOP_TELEMETRY, TelemetryContext
 from harness.usage import SessionStats, add_usage
 from storage_pg.derived import LAST_RESULT, META, STATE, derived_steps
 from storage_pg.due import Due, PollSettings
@@ -73,6 +74,7 @@ class Document:
         "stamp",
         "stats",
         "texts",
+        "traces",
         "writes",
     )
 
@@ -85,6 +87,7 @@ class Document:
         self.relaxed = False
         self.stats = known.stats
         self.due: dict[str, Due | None] = {}
+        self.traces: dict[str, str] = {}
         self.codes: list[int] = []
         # The usage totals come first and are known last.
         self.texts: list[bytes | None] = [None]
@@ -121,16 +124,22 @@ class Document:
 
 
 def draft(
-    writes: Sequence[Write], identity: Identity, known: Known, stamp: int, polls: PollSettings
+    writes: Sequence[Write],
+    identity: Identity,
+    known: Known,
+    stamp: int,
+    polls: PollSettings,
+    telemetry: TelemetryContext = NOOP_TELEMETRY,
 ) -> Document:
-    """Make the document of these writes. Nothing is changed; raises before anything is sent."""
+    """Make the document of these writes, committed on behalf of `telemetry`. Nothing is changed;
+    raises before anything is sent."""
     document = Document(identity, known, stamp, len(writes))
     document.relaxed = is_auxiliary(writes)
     try:
         for write in writes:
             _add(document, write)
         if not document.relaxed:
-            _add_derived(document, writes, polls)
+            _add_derived(document, writes, polls, telemetry)
     except UnicodeEncodeError as error:
         raise InvalidArgument(f"an address is not valid Unicode: {error.object!r}") from error
     if document.stats.usage is not known.stats.usage:
@@ -191,13 +200,20 @@ def _add(document: Document, write: Write) -> None:
             assert_never(write)
 
 
-def _add_derived(document: Document, writes: Sequence[Write], polls: PollSettings) -> None:
+def _add_derived(
+    document: Document,
+    writes: Sequence[Write],
+    polls: PollSettings,
+    telemetry: TelemetryContext,
+) -> None:
     steps = derived_steps(
         writes,
         known_due=document.known.due,
         due=document.due,
         stamp=document.stamp,
         polls=polls,
+        telemetry=telemetry,
+        traces=document.traces,
     )
     for code, *texts in steps:
         document.codes.append(code)

@@ -37,7 +37,7 @@ from harness.storage.protocol import (
 from harness.storage.rows import decode_json
 from harness.storage.writes import DeleteValue, SetValue, Write
 from harness.usage import SessionStats, UsageRow
-from storage_pg.claimed import ClaimedSession
+from storage_pg.claimed import TRACE, ClaimedSession
 from storage_pg.derived import META, STATE
 from storage_pg.documents import (
     CONTROL_NAMESPACES,
@@ -83,12 +83,14 @@ class _Control:
 @dataclass(frozen=True, slots=True)
 class OpenOperation:
     """An open operation of an owned session. `deferred`: its next step is a poll of a background
-    response. `cancelled_at`: when its cancellation was requested (Unix ms)."""
+    response. `traceparent`: where in a trace it was accepted. `cancelled_at`: when its
+    cancellation was requested (Unix ms)."""
 
     operation_id: str
     lane: str
     due: Due
     deferred: bool
+    traceparent: str | None = None
     cancelled_at: int | None = None
 
 
@@ -121,6 +123,10 @@ class PostgresStorage:
         self._control: dict[tuple[str, str], _Control] = {
             (namespace, key): _Control(seq, text, None)
             for namespace, key, seq, text in claimed.control
+            if namespace != TRACE
+        }
+        self._traces = {
+            key: text for namespace, key, _, text in claimed.control if namespace == TRACE
         }
         self._stats = claimed.stats
         self._next_seq = claimed.next_seq
@@ -149,7 +155,7 @@ class PostgresStorage:
             if not writes:
                 return CommitResult(self._next_seq, (), stamp)
             known = Known(self._stats, self._due, self._next_seq)
-            document = draft(writes, self._identity, known, stamp, self._polls)
+            document = draft(writes, self._identity, known, stamp, self._polls, context.telemetry)
             begun = self._clock.monotonic()
             self._writer.submit(document)
             try:
@@ -176,9 +182,11 @@ class PostgresStorage:
         self._next_seq = first_seq + len(writes)
         self._stats = document.stats
         tell_commit(self._meter, writes, document.due, self._due)
+        self._traces.update(document.traces)
         for operation, due in document.due.items():
             if due is None:
                 self._due.pop(operation, None)
+                self._traces.pop(operation, None)
             else:
                 self._due[operation] = due
         for seq, write in enumerate(writes, start=first_seq):
@@ -279,9 +287,10 @@ class PostgresStorage:
             meta: OperationMeta = self._control[META, operation_id].get(OperationMeta)
             state: OperationState = self._control[STATE, operation_id].get(_STATE_TYPE)
             deferred = isinstance(state, RunState) and isinstance(state.phase, DeferredPhase)
+            trace = self._traces.get(operation_id)
             control = state.control
             cancelled = control.requested_at if isinstance(control, CancelRequested) else None
-            found.append(OpenOperation(operation_id, meta.lane, due, deferred, cancelled))
+            found.append(OpenOperation(operation_id, meta.lane, due, deferred, trace, cancelled))
         return found
 
     def _check(self) -> None:

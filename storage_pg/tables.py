@@ -266,6 +266,7 @@ open_operations = Table(
     Column("progress_seq", BigInteger, nullable=False, server_default=text("0")),
     Column("last_reason", Text),
     Column("driven_by", Uuid),
+    Column("traceparent", Text),
     Index("open_operations_due", "tenant_id", "due_at"),
     Index("open_operations_soonest", "due_at"),
     Index(

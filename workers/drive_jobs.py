@@ -8,6 +8,7 @@ import random
 from collections.abc import Callable
 
 from harness.clock import Clock
+from harness.context import BACKGROUND
 from harness.errors import NewerVersion, SessionNotFound, StorageError
 from storage_pg.open_operations import DueOperation, whereabouts
 from storage_pg.storage import Pool
@@ -168,7 +169,7 @@ class DriveJobs:
         if owner is None or owner.role != "worker" or owner.host_id == self._host_id():
             return None
         command = Drive(lane=operation.lane, operation_id=operation.operation_id)
-        answer = await self._peers.execute(owner, tenant_id, session_id, command)
+        answer = await self._peers.execute(owner, tenant_id, session_id, command, BACKGROUND)
         return None if isinstance(answer, NotThere) else "handed over"
 
     async def _not_opened(self, operation: DueOperation, error: Exception) -> str:

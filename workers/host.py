@@ -7,10 +7,12 @@ import logging
 import os
 import platform
 from collections.abc import AsyncGenerator, Coroutine
+from contextlib import AbstractContextManager
 from typing import Any, Literal, TypeAlias
 
 from harness.context import Context
 from harness.environment import Environment
+from harness.telemetry_otel import Tracing
 from storage_pg.connect import open_pool
 from storage_pg.lease import HostDown, HostIdentity, HostLease
 from storage_pg.open_operations import DueOperation, due_of_session
@@ -38,6 +40,7 @@ from workers.registry import Registry
 from workers.routing import Router
 from workers.settings import Settings
 from workers.slots import Slots, TenantLines
+from workers.tracing import pass_span
 from workers.unopened import Unopened
 from workers.watching import Feed, StreamItem
 
@@ -51,11 +54,17 @@ class SessionHost:
     `api` host never drives."""
 
     def __init__(
-        self, settings: Settings, role: Role, environment: Environment | None = None
+        self,
+        settings: Settings,
+        role: Role,
+        environment: Environment | None = None,
+        *,
+        tracing: Tracing | None = None,
     ) -> None:
         self.settings = settings
         self.role: Role = role
         self.environment = environment or Environment.system()
+        self.tracing = tracing or Tracing()
         clock, rng = self.environment.clock, self.environment.rng
         self.metrics = Metrics()
         self.pool = open_pool(settings.database_url, size=settings.pool_size)
@@ -71,6 +80,7 @@ class SessionHost:
             address=(settings.internal_host, settings.internal_port),
             max_bytes=settings.internal_max_bytes,
             command_seconds=settings.command_seconds,
+            tracing=self.tracing,
             metrics=self.exposition.render,
         )
         self.lease = HostLease(
@@ -277,6 +287,7 @@ class SessionHost:
                 begins=self._pass_begins,
                 ends=self._pass_ends,
                 over=self._pass_over,
+                traced=self._traced,
                 meter=self.metrics,
             ),
             retired=self._retired,
@@ -317,6 +328,17 @@ class SessionHost:
     def _pass_over(self, tenure: Tenure) -> None:
         self._tenants.ended(tenure.tenant_id)
         self.dispatcher.room()
+
+    def _traced(self, tenure: Tenure, operation: OpenOperation) -> AbstractContextManager[Context]:
+        return pass_span(
+            self.tracing,
+            operation.traceparent,
+            tenant_id=tenure.tenant_id,
+            session_id=tenure.session_id,
+            lane=operation.lane,
+            operation_id=operation.operation_id,
+            host_id=self.host_id,
+        )
 
     def _retired(self, live: LiveSession, due: int | None) -> None:
         self.registry.forget(live)

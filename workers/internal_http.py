@@ -18,7 +18,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from harness.context import BACKGROUND
+from harness.context import BACKGROUND, Context
 from harness.errors import (
     HarnessClosed,
     HarnessError,
@@ -26,11 +26,13 @@ from harness.errors import (
     SessionNotFound,
     StorageCorrupt,
 )
+from harness.telemetry_otel import Tracing
 from workers.commands import Command, Reply, decode_command, encode_command, encode_reply
 from workers.execute import NeedsDriver
 from workers.exposition import CONTENT_TYPE
 from workers.internal_auth import HOST, ClusterSecret
 from workers.live import LiveSession, Retired
+from workers.tracing import TRACEPARENT, context_below
 from workers.watching import (
     EndItem,
     EndReason,
@@ -95,12 +97,14 @@ class InternalServer:
         address: tuple[str, int],
         max_bytes: int,
         command_seconds: float,
+        tracing: Tracing,
         metrics: Callable[[], Awaitable[bytes]],
     ) -> None:
         self._owner = owner
         self._secret = secret
         self._max_bytes = max_bytes
         self._command_seconds = command_seconds
+        self._tracing = tracing
         self._metrics = metrics
         family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         self._socket = socket.socket(family, socket.SOCK_STREAM)
@@ -164,7 +168,7 @@ class InternalServer:
         proof = self._secret.prove(request.headers)
         if request.headers.get(HOST) != self._owner.host_id:
             return Response(status_code=WRONG_HOST, headers=proof)
-        routes: dict[str, Callable[[bytes], Awaitable[Response]]] = {
+        routes: dict[str, Callable[[bytes, Context], Awaitable[Response]]] = {
             EXECUTE: self._execute,
             WATCH: self._watch,
         }
@@ -172,7 +176,9 @@ class InternalServer:
         if answer is None or request.method != "POST":
             return Response(status_code=405, headers=proof)
         try:
-            response = await answer(body)
+            response = await answer(
+                body, context_below(self._tracing, request.headers.get(TRACEPARENT))
+            )
         except (msgspec.MsgspecError, StorageCorrupt) as error:
             response = Response(str(error), status_code=422)
         except SessionNotFound:
@@ -203,14 +209,14 @@ class InternalServer:
             raise Retired
         return live
 
-    async def _execute(self, body: bytes) -> Response:
+    async def _execute(self, body: bytes, context: Context) -> Response:
         tenant_id, session_id, command = decode_execution(body)
         live = self._live(tenant_id, session_id)
         async with asyncio.timeout(self._command_seconds):
-            reply: Reply = await live.execute(command, BACKGROUND)
+            reply: Reply = await live.execute(command, context)
         return Response(encode_reply(reply), media_type="application/octet-stream")
 
-    async def _watch(self, body: bytes) -> Response:
+    async def _watch(self, body: bytes, _context: Context) -> Response:
         asked = msgspec.json.decode(body, type=WatchBody)
         live = self._live(asked.tenant_id, asked.session_id)
         feed = await live.watch(asked.lane, BACKGROUND)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import assert_never
 
 from harness.clock import Clock
-from harness.context import BACKGROUND, AbortController
+from harness.context import BACKGROUND, AbortController, Context
 from harness.errors import (
     DriveAbandoned,
     HarnessClosed,
@@ -66,7 +67,8 @@ class PassServices:
 
     `begins` admits and counts a pass, with the reason why the one before failed; `ends` says that one
     left its operation open, and whether that counts; `over` that one has ended, however it did.
-    `due_rows` reads when the session's operations are due (Unix ms). `tenants` holds who waits until a tenant has fewer passes under way.
+    `due_rows` reads when the session's operations are due (Unix ms); `traced` is a pass's place in
+    its trace. `tenants` holds who waits until a tenant has fewer passes under way.
     """
 
     clock: Clock
@@ -78,6 +80,7 @@ class PassServices:
     begins: Callable[[Tenure, OpenOperation, str | None], Awaitable[PassCount | TenantFull | None]]
     ends: Callable[[Tenure, OpenOperation, bool, str | None], Awaitable[None]]
     over: Callable[[Tenure], None]
+    traced: Callable[[Tenure, OpenOperation], AbstractContextManager[Context]]
     meter: HostMeter
 
 
@@ -290,8 +293,8 @@ class Passes:
             await end_as_crash_loop(lane, operation_id, MOST_PASSES, counted.reason)
             return
         options = DriveOptions(operation_id, poll_deferred=operation.deferred)
-        context = BACKGROUND.with_abort_signal(this.controller.signal)
-        driven = await lane.drive(options, context)
+        with self._services.traced(self._tenure, operation) as context:
+            driven = await lane.drive(options, context.with_abort_signal(this.controller.signal))
         if isinstance(driven, Err):
             logger.debug("nothing to drive: %s", driven.error.message)
 

@@ -11,6 +11,7 @@ import httpx
 import msgspec
 
 from harness.codec import encode
+from harness.context import Context
 from harness.errors import HarnessError, SessionNotFound
 from storage_pg.open_operations import SessionOwner
 from workers.commands import Command, Reply, decode_reply
@@ -28,6 +29,7 @@ from workers.internal_http import (
     decode_item,
     encode_execution,
 )
+from workers.tracing import TRACEPARENT
 from workers.watching import NoSuchLane, StreamItem
 
 _CONNECT_SECONDS = 2.0
@@ -72,15 +74,24 @@ class Peers:
         await self._client.aclose()
 
     async def execute(
-        self, owner: SessionOwner, tenant_id: str, session_id: str, command: Command
+        self,
+        owner: SessionOwner,
+        tenant_id: str,
+        session_id: str,
+        command: Command,
+        context: Context,
     ) -> Asked:
-        """Have the owner run a command. Raises `SessionNotFound` and `PeerRefused`."""
+        """Have the owner run a command, within the caller's trace. Raises `SessionNotFound` and
+        `PeerRefused`."""
         if owner.url is None:
             return NotThere("the owner has no address")
         body = encode_execution(tenant_id, session_id, command)
         headers = self._secret.sign(EXECUTE, owner.host_id, body)
+        traceparent = context.telemetry.traceparent
+        # A header beside the signed body: hosts of any version take the command without it.
+        sent = headers if traceparent is None else {**headers, TRACEPARENT: traceparent}
         try:
-            response = await self._client.post(owner.url + EXECUTE, content=body, headers=headers)
+            response = await self._client.post(owner.url + EXECUTE, content=body, headers=sent)
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
             return NotThere(f"no connection: {error}")
         except httpx.HTTPError as error:

@@ -204,7 +204,7 @@ class Router:
             return _Again(str(error))
         except (Retired, HarnessFault) as error:
             return _Again(str(error))
-        return await self._there(tenant_id, session_id, command, found)
+        return await self._there(tenant_id, session_id, command, found, context)
 
     async def _here(self, live: LiveSession, command: Command, context: Context) -> Reply | _Again:
         if live.harness.faulted is not None:
@@ -246,7 +246,12 @@ class Router:
             self._woken()
 
     async def _there(
-        self, tenant_id: str, session_id: str, command: Command, found: HeldElsewhere
+        self,
+        tenant_id: str,
+        session_id: str,
+        command: Command,
+        found: HeldElsewhere,
+        context: Context,
     ) -> Reply | _Again:
         place = await whereabouts(self._pool, tenant_id, session_id)
         if place is None:
@@ -254,17 +259,24 @@ class Router:
         owner = place.owner
         if owner is None or owner.host_id == self._host_id():
             return _Again("ownership is changing")
-        answer = await self._ask(owner, tenant_id, session_id, command)
+        answer = await self._ask(owner, tenant_id, session_id, command, context)
         if isinstance(answer, NotThere):
             return _Again(answer.reason, unknown=answer.unknown)
         return answer
 
     async def _ask(
-        self, owner: SessionOwner, tenant_id: str, session_id: str, command: Command
+        self,
+        owner: SessionOwner,
+        tenant_id: str,
+        session_id: str,
+        command: Command,
+        context: Context,
     ) -> Asked:
         """Ask the owner, and stop waiting when it stops being the owner: a frozen host answers
         nothing, and is cut off long before a request to it times out."""
-        asking = asyncio.ensure_future(self._peers.execute(owner, tenant_id, session_id, command))
+        asking = asyncio.ensure_future(
+            self._peers.execute(owner, tenant_id, session_id, command, context)
+        )
         try:
             while True:
                 done, _ = await asyncio.wait([asking], timeout=_STILL_OWNER_SECONDS)
@@ -288,7 +300,7 @@ class Router:
             raise SessionNotFound(session_id)
         owner = place.owner
         if owner is not None and owner.role == "worker" and owner.host_id != self._host_id():
-            answer = await self._ask(owner, tenant_id, session_id, command)
+            answer = await self._ask(owner, tenant_id, session_id, command, context)
             if not isinstance(answer, NotThere):
                 return answer
             # Gone or given back: what is committed is the answer.

@@ -25,7 +25,9 @@ from app.http import (
 )
 from app.http.middleware import BodyLimit, RequestIds
 from app.http.services import Services, open_services
+from app.http.tracing import RequestSpans
 from harness.environment import Environment
+from harness.telemetry_otel import Tracing
 from workers.settings import Settings
 
 MAX_BODY_BYTES = 8 * 1024 * 1024
@@ -33,15 +35,19 @@ MAX_BODY_BYTES = 8 * 1024 * 1024
 Opening: TypeAlias = Callable[[], AbstractAsyncContextManager[Services]]
 
 
-def create_app(settings: Settings, opening: Opening | None = None) -> FastAPI:
+def create_app(
+    settings: Settings, opening: Opening | None = None, *, tracing: Tracing | None = None
+) -> FastAPI:
     """The HTTP service of one process.
 
     Its services are opened when it starts and closed when it ends; `opening` opens others, for a
-    process that has some already.
+    process that has some already. `tracing`: where spans go, by default to OpenTelemetry's global
+    provider.
     """
+    traces = tracing or Tracing()
 
     def open_own() -> AbstractAsyncContextManager[Services]:
-        return open_services(settings)
+        return open_services(settings, traces)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
@@ -78,5 +84,6 @@ def create_app(settings: Settings, opening: Opening | None = None) -> FastAPI:
         limit=MAX_BODY_BYTES,
         others={"/v1/sessions/import": settings.import_max_bytes},
     )
+    app.add_middleware(RequestSpans, tracing=traces)
     app.add_middleware(RequestIds, ids=Environment.system().ids)
     return app

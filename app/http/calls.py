@@ -11,8 +11,9 @@ from fastapi.responses import Response
 from app.http.auth import Caller
 from app.http.problems import not_found, rejection
 from app.http.services import Services
+from app.http.tracing import traced_context
 from harness.codec import encode
-from harness.context import BACKGROUND, Context
+from harness.context import Context
 from harness.operation import values
 from harness.result import Err
 from storage_pg.catalog import SessionListing
@@ -30,13 +31,13 @@ def services_of(request: Request) -> Services:
 Svc = Annotated[Services, Depends(services_of)]
 
 
-def context_of(_request: Request) -> Context:
-    """The context of a request's commands and reads.
+def context_of(request: Request) -> Context:
+    """The context of a request's commands and reads: inside its span, where there is one.
 
     It carries no abort signal: what a client asked for is done even when it does not stay to hear
     the answer. Waiting for an outcome is another matter, and ends with the client.
     """
-    return BACKGROUND
+    return traced_context(request.scope)
 
 
 Ctx = Annotated[Context, Depends(context_of)]

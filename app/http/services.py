@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from app.http.auth import Authenticator
 from harness.environment import Environment
+from harness.telemetry_otel import Tracing
 from storage_pg import schema
 from storage_pg.catalog import Catalog, open_engine
 from storage_pg.copies import PostgresCopies
@@ -58,12 +59,14 @@ class Services:
 
 
 @asynccontextmanager
-async def open_services(settings: Settings) -> AsyncGenerator[Services]:
+async def open_services(
+    settings: Settings, tracing: Tracing | None = None
+) -> AsyncGenerator[Services]:
     """Services on a host of their own. Raises what the database says when that is impossible:
     `SchemaBehind` before it was migrated, `PoolerOnDirectUrl` among it."""
     await asyncio.to_thread(schema.check, settings.direct_url)
     environment = Environment.system()
-    host = SessionHost(settings, "api", environment)
+    host = SessionHost(settings, "api", environment, tracing=tracing)
     engine = open_engine(settings.database_url, size=settings.pool_size)
     try:
         await host.start()

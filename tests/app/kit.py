@@ -17,6 +17,7 @@ from app.client import StreamEvent, read_events
 from app.http.app import create_app
 from app.http.services import Services
 from app.scopes import SCOPES
+from harness.telemetry_otel import Tracing
 from tests.app.contract import Contract
 from tests.postgres import Database
 from workers.host import SessionHost
@@ -61,9 +62,9 @@ class Api:
 
 
 @asynccontextmanager
-async def running_api(settings: Settings) -> AsyncGenerator[Api]:
+async def running_api(settings: Settings, tracing: Tracing | None = None) -> AsyncGenerator[Api]:
     """An API server on a free port while the block runs."""
-    app = create_app(settings)
+    app = create_app(settings, tracing=tracing)
     config = uvicorn.Config(
         app, port=0, log_config=None, lifespan="on", timeout_graceful_shutdown=2
     )
@@ -82,9 +83,11 @@ async def running_api(settings: Settings) -> AsyncGenerator[Api]:
 
 
 @asynccontextmanager
-async def running_worker(settings: Settings) -> AsyncGenerator[SessionHost]:
+async def running_worker(
+    settings: Settings, tracing: Tracing | None = None
+) -> AsyncGenerator[SessionHost]:
     """A worker in this process while the block runs."""
-    host = SessionHost(settings, "worker")
+    host = SessionHost(settings, "worker", tracing=tracing)
     runner = JobRunner(host)
     await host.start()
     await runner.start()

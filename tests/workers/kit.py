@@ -18,6 +18,7 @@ from harness.errors import TaggedError
 from harness.operation.results import OperationAdmission
 from harness.result import Err, Ok
 from harness.runtime.requests import PromptRequest
+from harness.telemetry_otel import Tracing
 from storage_pg.sessions import NewSession
 from tests.postgres import Database
 from workers.commands import Accept, Command, Reply
@@ -41,8 +42,9 @@ async def eventually(condition: Callable[[], Awaitable[bool] | bool]) -> None:
 class Fleet:
     """Hosts on one database, a tenant, and the database's own view of things."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, tracing: Tracing | None = None) -> None:
         self.database = database
+        self.tracing = tracing
         self.hosts: list[SessionHost] = []
         self._runners: dict[SessionHost, JobRunner] = {}
         self.tenant = "01900000-0000-7000-8000-000000000001"
@@ -68,7 +70,7 @@ class Fleet:
         self, role: Role = "worker", *, jobs: bool = True, **changes: Any
     ) -> SessionHost:
         """Start a host; a worker takes jobs unless told not to."""
-        host = SessionHost(self.settings(**changes), role)
+        host = SessionHost(self.settings(**changes), role, tracing=self.tracing)
         self.hosts.append(host)
         await host.start()
         if role == "worker" and jobs:

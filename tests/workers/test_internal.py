@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from harness.clock import SystemClock
+from harness.context import BACKGROUND
 from harness.result import Ok
 from storage_pg.lease import HostLease
 from storage_pg.open_operations import SessionOwner
@@ -125,7 +126,7 @@ async def test_a_stranger_at_a_hosts_address_is_not_believed(fleet: Fleet) -> No
         owner = SessionOwner(
             "01900000-0000-7000-8000-000000000009", "worker", f"http://127.0.0.1:{port}"
         )
-        found = await peers.execute(owner, fleet.tenant, owner.host_id, INSPECT)
+        found = await peers.execute(owner, fleet.tenant, owner.host_id, INSPECT, BACKGROUND)
         await answering
         await peers.close()
     assert isinstance(found, NotThere)
