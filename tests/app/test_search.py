@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from tests.app.copying import forked, talked
 from tests.app.kit import Tenant, World, running_api, running_worker, settings_for
-from tests.app.test_copies import forked, talked
 from tests.app.test_operations import new_id
 from tests.postgres import Cluster
 from workers.indexing import sweep_index

@@ -1,249 +1,34 @@
-"""Sessions forked, exported and imported over HTTP."""
+"""Sessions exported and imported over HTTP."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
 import json
-import os
 import re
 import tempfile
-import tracemalloc
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
-from typing import Any
+from collections.abc import AsyncIterator
 
 import httpx
-import msgspec
-import psycopg
 import pytest
 
 from harness.context import BACKGROUND
-from harness.entries import MessageEntry
 from harness.environment import Environment
-from harness.messages import UserMessage
 from harness.models.registry import ModelRegistry
 from harness.models.script import say
 from harness.models.scripted import ScriptedProvider, scripted_model
-from harness.operation import values
-from harness.operation.state import IDLE_LANE
 from harness.runtime.core import HarnessOptions
 from harness.runtime.harness import AgentHarness
 from harness.runtime.requests import PromptRequest
-from harness.session.export_file import Summary, export_header, write_lines
-from harness.session.fork import value_record
 from harness.session.repo import CreateOptions
 from harness.session.repo_memory import MemorySessions
 from harness.session.transfer import open_export
-from harness.storage.metadata import SessionMetadata
-from harness.storage.records import Record
-from tests.app import tools
-from tests.app.kit import Tenant, World, running_api, settings_for, until
+from tests.app.copying import GOLDEN, JSONL, copying, exported, spools, take, talked
+from tests.app.kit import Tenant, running_api, settings_for, until
 from tests.app.routes import empty_session
-from tests.app.test_operations import hold, new_id
+from tests.app.test_operations import new_id
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-GOLDEN = Path(__file__).parents[1] / "golden"
-JSONL = {"Content-Type": "application/jsonl"}
-
-
-async def exported(tenant: Tenant, session: str) -> bytes:
-    answer = await tenant.client.get(f"/v1/sessions/{session}/export")
-    assert answer.status_code == 200, answer.text
-    return answer.content
-
-
-async def take(tenant: Tenant, data: bytes, key: str | None = None, **query: str) -> httpx.Response:
-    headers = JSONL if key is None else {**JSONL, "Idempotency-Key": key}
-    return await tenant.client.post(
-        "/v1/sessions/import", content=data, params=query, headers=headers
-    )
-
-
-async def fork(tenant: Tenant, session: str, key: str | None = None, **body: Any) -> httpx.Response:
-    headers = {} if key is None else {"Idempotency-Key": key}
-    return await tenant.client.post(f"/v1/sessions/{session}/fork", json=body, headers=headers)
-
-
-async def forked(tenant: Tenant, session: str, **body: Any) -> str:
-    answer = await fork(tenant, session, **body)
-    assert answer.status_code == 201, answer.text
-    assert answer.headers["location"] == f"/v1/sessions/{answer.json()['id']}"
-    return answer.json()["id"]
-
-
-async def talked(tenant: Tenant) -> str:
-    """A session with two runs and a lane beside."""
-    session = await tenant.session(name="talk", metadata={"team": "red"}, agent="helper")
-    for text in ("one", "two"):
-        await tenant.run(session, f"echo: {text}")
-    first = (await tenant.entries(session))[0]["id"]
-    made = await tenant.client.post(
-        f"/v1/sessions/{session}/lanes", json={"name": "side", "at": first}
-    )
-    assert made.status_code == 201, made.text
-    await tenant.run(session, "echo: beside", "side")
-    return session
-
-
-def spools() -> list[Path]:
-    """What transfers of this process have put on the disk."""
-    return list(Path(tempfile.gettempdir()).glob(f"laneway-{os.getpid()}-*"))
-
-
-def copying(world: World) -> int:
-    """Connections that copy."""
-    with psycopg.connect(world.database.admin_dsn) as admin:
-        row = admin.execute(
-            "SELECT count(*) FROM pg_stat_activity "
-            "WHERE datname = current_database() AND application_name = 'laneway-copy'"
-        ).fetchone()
-    assert row is not None
-    return row[0]
-
-
-# Forks
-
-
-async def test_a_fork_copies_what_was_asked_for(tenant: Tenant):
-    session = await talked(tenant)
-    entries = await tenant.entries(session)
-    one, answer_one, two, answer_two, *side = [entry["id"] for entry in entries]
-    assert len(side) == 2
-
-    async def copied(**body: Any) -> list[str]:
-        made = await forked(tenant, session, **body)
-        found = await tenant.entries(made)
-        assert found == [entry for entry in entries if entry["id"] in {e["id"] for e in found}]
-        return [entry["id"] for entry in found]
-
-    assert await copied() == [one, answer_one, two, answer_two]
-    assert await copied(position="before") == [one, answer_one, two]
-    assert await copied(entryId=two) == [one, answer_one, two]
-    assert await copied(entryId=two.upper(), position="before") == [one, answer_one]
-    assert await copied(entryId=side[1]) == [one, *side]
-    assert await copied(entryId=one, position="before") == []
-    assert await copied(scope="tree") == [entry["id"] for entry in entries]
-
-
-async def test_a_fork_is_a_session_of_its_own(tenant: Tenant):
-    session = await talked(tenant)
-    before = await tenant.entries(session)
-    answer = await fork(tenant, session, scope="tree")
-    view = answer.json()
-    assert (view["parentSessionId"], view["name"], view["metadata"], view["agent"]) == (
-        session,
-        "talk",
-        {"team": "red"},
-        "helper",
-    )
-    assert (view["messageCount"], view["usage"]["totalTokens"]) == (6, 0)
-    lanes = (await tenant.client.get(f"/v1/sessions/{view['id']}/lanes")).json()["data"]
-    assert [lane["name"] for lane in lanes] == ["main", "side"]
-    ledger = (await tenant.client.get(f"/v1/sessions/{view['id']}/usage")).json()
-    assert ledger["data"] == []
-    receipts = await tenant.client.get("/v1/operations", params={"sessionId": view["id"]})
-    assert receipts.json()["data"] == []
-    assert (await tenant.run(view["id"], "echo: on"))["outcome"] == "completed"
-    assert await tenant.entries(session) == before
-    assert (await tenant.client.delete(f"/v1/sessions/{session}")).status_code == 204
-    assert len(await tenant.entries(view["id"])) == 8
-
-
-async def test_a_session_is_forked_and_exported_while_it_is_driven(tenant: Tenant):
-    session, gate = await tenant.session(), new_id()
-    operation = await tenant.submit(session, hold(gate))
-    await until(lambda: tools.started[gate] == 1)
-    copy = await forked(tenant, session)
-    async with tenant.via(1) as other:
-        answer = await other.get(f"/v1/sessions/{session}/export")
-    records = [json.loads(line) for line in answer.content.splitlines()[1:]]
-    assert any(record.get("namespace") == "pi.op.state" for record in records)
-    # The question and the call, which is still held: nothing after it, and nothing of the work.
-    roles = [entry["message"]["role"] for entry in await tenant.entries(copy)]
-    assert roles == ["user", "assistant"]
-    assert (await tenant.run(copy, "echo: meanwhile"))["outcome"] == "completed"
-    tools.open_gate(gate)
-    assert (await tenant.done(operation))["outcome"] == "completed"
-    assert len(await tenant.entries(session)) == 4
-
-
-async def test_one_key_makes_one_fork_however_often_it_is_sent(tenant: Tenant):
-    session = await talked(tenant)
-    other = tenant.via(1)
-    path, headers = f"/v1/sessions/{session}/fork", {"Idempotency-Key": "fork 1"}
-    answers = await asyncio.gather(
-        *(
-            client.post(path, json={"scope": "tree"}, headers=headers)
-            for client in (tenant.client, other) * 3
-        )
-    )
-    await other.aclose()
-    assert {answer.status_code for answer in answers} == {201}
-    assert len({answer.text for answer in answers}) == 1
-    assert len({answer.headers["location"] for answer in answers}) == 1
-    assert [a.headers.get("idempotency-replayed") for a in answers].count("true") == 5
-    listed = (await tenant.client.get("/v1/sessions")).json()["data"]
-    assert len(listed) == 2
-    changed = await fork(tenant, session, "fork 1", scope="branch")
-    assert (changed.status_code, changed.json()["code"]) == (409, "IdempotencyKeyReused")
-
-
-async def test_a_fork_of_a_given_id_is_made_once(tenant: Tenant):
-    session, wanted = await talked(tenant), new_id()
-    answers = await asyncio.gather(*(fork(tenant, session, id=wanted.upper()) for _ in range(4)))
-    assert {answer.status_code for answer in answers} == {201}
-    assert {answer.json()["id"] for answer in answers} == {wanted}
-    keyed = await fork(tenant, session, "mine", id=wanted)
-    assert keyed.json() == answers[0].json()
-    assert len((await tenant.client.get("/v1/sessions")).json()["data"]) == 2
-    # Another session's id is taken, whoever has it.
-    stranger = await tenant.world.tenant()
-    for taken in (session, await tenant.session(), await stranger.session()):
-        answer = await fork(tenant, session, id=taken)
-        assert (answer.status_code, answer.json()["code"]) == (409, "SessionExists")
-
-
-async def test_a_fork_at_no_entry_of_the_session_is_refused(tenant: Tenant):
-    session = await tenant.session()
-    stranger = await tenant.world.tenant()
-    theirs = await talked(stranger)
-    for entry in (new_id(), (await stranger.entries(theirs))[0]["id"]):
-        answer = await fork(tenant, session, entryId=entry)
-        assert (answer.status_code, answer.json()["code"]) == (422, "UnknownTarget")
-    # What failed under a key may be tried again under it.
-    for _ in range(2):
-        assert (await fork(tenant, session, "again", entryId=new_id())).status_code == 422
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        {"scope": "forest"},
-        {"scope": "tree", "entryId": "01997a3e-6f5c-7d2e-9a51-6b1f6a2f9c11"},
-        {"scope": "tree", "position": "at"},
-        {"position": "after"},
-        {"entryId": "nonsense"},
-        {"entryId": 5},
-        {"id": "nonsense"},
-        {"id": "7b5a3d9e-0000-4000-8000-000000000000"},
-        {"unknown": 1},
-        [],
-        None,
-    ],
-)
-async def test_a_fork_that_makes_no_sense_is_refused(tenant: Tenant, body: Any):
-    session = await tenant.session()
-    answer = await tenant.client.post(
-        f"/v1/sessions/{session}/fork",
-        content=json.dumps(body),
-        headers={"Content-Type": "application/json"},
-    )
-    assert (answer.status_code, answer.json()["code"]) == (422, "InvalidRequest"), answer.text
-
-
-# Exports
 
 
 async def test_an_export_says_how_much_it_is(tenant: Tenant):
@@ -531,75 +316,3 @@ async def test_an_open_operation_goes_along_only_when_asked_and_is_driven(tenant
     stranger = await tenant.world.tenant()
     again = await take(stranger, data, id=new_id(), operations="keep")
     assert (again.status_code, again.json()["code"]) == (422, "InvalidRequest")
-
-
-# Long ones
-
-LONG, TEXT = 10_000, "x" * 1_200
-
-
-def write_long(path: Path) -> Summary:
-    """An export of ten thousand entries; returns what it says of itself."""
-    ids = Environment.system().ids
-
-    def records() -> Iterator[Record]:
-        parent: str | None = None
-        for seq in range(1, LONG + 1):
-            entry = MessageEntry(
-                id=ids.next(),
-                parent_id=parent,
-                seq=seq,
-                timestamp=seq,
-                message=UserMessage(content=f"{seq} {TEXT}", timestamp=seq),
-            )
-            parent = entry.id
-            yield entry
-        yield value_record(values.lane_leaf("main"), parent, LONG + 1)
-        yield value_record(values.lane_state("main"), IDLE_LANE, LONG + 2)
-
-    body = path.with_suffix(".body")
-    with body.open("wb") as file:
-        summary = write_lines(file, records())
-    made = SessionMetadata(id=new_id(), created_at=1)
-    path.write_bytes(export_header(made, LONG + 3, summary) + body.read_bytes())
-    return summary
-
-
-async def test_ten_thousand_entries_pass_through_little_memory(tenant: Tenant, tmp_path: Path):
-    path = tmp_path / "long.jsonl"
-    summary = await asyncio.to_thread(write_long, path)
-    size, digest = path.stat().st_size, hashlib.sha256()
-    assert size > LONG * len(TEXT)
-
-    async def pieces() -> AsyncIterator[bytes]:
-        with path.open("rb") as file:
-            while piece := file.read(1 << 16):
-                yield piece
-
-    def peak() -> int:
-        _, highest = tracemalloc.get_traced_memory()
-        tracemalloc.reset_peak()
-        return highest
-
-    headers = {"Authorization": f"Bearer {tenant.key}"}
-    api = tenant.world.apis[0]
-    async with httpx.AsyncClient(base_url=api.url, headers=headers, timeout=60) as client:
-        tracemalloc.start()
-        made = await client.post("/v1/sessions/import", content=pieces(), headers=JSONL)
-        peaks = [peak()]
-        session = made.json()["session"]["id"]
-        async with client.stream("GET", f"/v1/sessions/{session}/export") as sent:
-            chunks = sent.aiter_bytes(1 << 16)
-            head, _, first = (await anext(chunks)).partition(b"\n")
-            digest.update(first)
-            async for chunk in chunks:
-                digest.update(chunk)
-        peaks.append(peak())
-        copy = await client.post(f"/v1/sessions/{session}/fork", json={"scope": "tree"})
-        peaks.append(peak())
-        tracemalloc.stop()
-    assert made.json()["summary"] == msgspec.to_builtins(summary)
-    assert json.loads(head)["export"] == msgspec.to_builtins(summary)
-    assert digest.hexdigest() == summary.sha256
-    assert (made.json()["session"]["messageCount"], copy.json()["messageCount"]) == (LONG, LONG)
-    assert max(peaks) < size / 2, (size, peaks)
