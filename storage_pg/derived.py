@@ -29,7 +29,8 @@ from harness.storage.writes import DeleteValue, SetValue, Write
 from harness.telemetry import TelemetryContext
 from storage_pg.due import Due, PollSettings, due_instant, due_of
 
-_OPENED, _DUE, _FINISHED, _NAMED, _OPENED_IN_TRACE = 7, 8, 9, 10, 11
+# 7 is the release before's way to say what 11 says.
+_DUE, _FINISHED, _NAMED, _OPENED = 8, 9, 10, 11
 
 LAST_RESULT = "pi.lane.lastResult"
 META = "pi.op.meta"
@@ -105,13 +106,11 @@ def derived_steps(
         after = due_of(state)
         due[operation] = after
         instant = due_instant(after, stamp, polls)
-        columns = (operation, meta.lane, kind_of(meta), str(instant))
         traceparent = telemetry.traceparent
-        if traceparent is None:
-            steps.append((_OPENED, *columns))
-        else:
+        if traceparent is not None:
             traces[operation] = traceparent
-            steps.append((_OPENED_IN_TRACE, *columns, traceparent))
+        columns = (operation, meta.lane, kind_of(meta), str(instant), str(meta.started_at))
+        steps.append((_OPENED, *columns, traceparent))
     for operation, state in facts.moved.items():
         before, after = known_due.get(operation), due_of(state)
         if before is None or before == after or operation in facts.ended:

@@ -3,8 +3,9 @@
 What queued up while the last call was under way goes in the next one; an idle writer sends a
 single commit at once, with no timer. Each session has at most one document on its way, because a
 storage sends the next only after the answer to the last. Commits that wait for the disk and those
-that need not each have a connection of their own, so that a stream's frames never wait behind a
-settlement's flush.
+that need not have connections of their own, so that a stream's frames never wait behind a
+settlement's flush. Those that wait have two: under load one call is written down by the database
+while this process prepares the next.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class SharedWriter:
 
     def __init__(self, dsn: str, rng: random.Random | None = None) -> None:
         rng = rng or random.SystemRandom()
-        self._strict = _Line(dsn, rng, relaxed=False)
+        self._strict = (_Line(dsn, rng, relaxed=False), _Line(dsn, rng, relaxed=False))
         self._relaxed = _Line(dsn, rng, relaxed=True)
         self._closed = False
 
@@ -63,18 +64,22 @@ class SharedWriter:
         if self._closed:
             document.conclude(StorageClosed("the writer is closed"))
             return
-        (self._relaxed if document.relaxed else self._strict).submit(document)
+        if document.relaxed:
+            self._relaxed.submit(document)
+        else:
+            # The first of equals, so that a process with little to do has one connection.
+            min(self._strict, key=_Line.load).submit(document)
 
     @property
     def counts(self) -> tuple[int, int]:
         """How many documents went in how many calls, so far."""
-        lines = (self._strict, self._relaxed)
+        lines = (*self._strict, self._relaxed)
         return sum(line.documents for line in lines), sum(line.calls for line in lines)
 
     async def close(self) -> None:
         """Send what is queued, then give the connections back. Idempotent."""
         self._closed = True
-        for line in (self._strict, self._relaxed):
+        for line in (*self._strict, self._relaxed):
             await line.close()
 
 
@@ -97,6 +102,9 @@ class _Line:
         self._idle.set()
         self.calls = 0
         self.documents = 0
+
+    def load(self) -> int:
+        return len(self._waiting) + len(self._alone) + len(self._under_way)
 
     def submit(self, document: Document) -> None:
         self._waiting.append(document)

@@ -79,6 +79,17 @@ async def test_the_row_follows_the_state(kit: Kit) -> None:
     assert due(kit, op) is None
 
 
+async def test_scheduler_and_receipt_name_the_instant_that_the_admission_names(kit: Kit) -> None:
+    storage = await kit.new_storage()
+    op = Op(kit.environment.ids.next())
+    await storage.commit(op.accept(started_at=77), BACKGROUND)
+    statements = (
+        "SELECT accepted_at FROM laneway.open_operations WHERE operation_id = %s",
+        "SELECT accepted_at FROM laneway.operations WHERE id = %s",
+    )
+    assert [query(kit, each, op.id) for each in statements] == [[(77,)]] * 2
+
+
 async def test_structural_waits_count_too(kit: Kit) -> None:
     storage = await kit.new_storage()
     op = Op(kit.environment.ids.next())
@@ -111,10 +122,10 @@ async def test_a_new_owner_knows_where_operations_stand(kit: Kit) -> None:
 async def test_receipts_are_kept_for_ever(kit: Kit) -> None:
     storage = await kit.new_storage()
     op = Op(kit.environment.ids.next())
-    first = await storage.commit(op.accept(), BACKGROUND)
+    await storage.commit(op.accept(started_at=77), BACKGROUND)
     columns = "SELECT status, outcome, error, result, accepted_at, finished_at, lane, kind"
     rows = query(kit, f"{columns} FROM laneway.operations WHERE id = %s", op.id)
-    assert rows == [("open", None, None, None, first.timestamp, None, "main", "run")]
+    assert rows == [("open", None, None, None, 77, None, "main", "run")]
     error = OperationError(code="boom", message="no\x00good \ud800")
     last = await storage.commit(op.finish(error), BACKGROUND)
     rows = query(kit, f"{columns} FROM laneway.operations WHERE id = %s", op.id)

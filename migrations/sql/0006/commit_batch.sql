@@ -16,7 +16,7 @@
 --   8 due        operation, due (ms)
 --   9 finished   operation, outcome, result, error
 --  10 named      name or null
---  11 opened     operation, lane, kind, due (ms), traceparent: for an acceptance within a trace
+--  11 opened     operation, lane, kind, due (ms), accepted (ms), traceparent or null
 --
 -- Steps 1 to 6 take one sequence number each, in order, and come first. The result has one element
 -- per document: its first sequence number, or null when the fence did not match, in which case none
@@ -56,6 +56,7 @@ DECLARE
     tip_at bigint;
     tip_moved boolean;
     branch bigint;
+    accepted bigint;
 BEGIN
     IF numbers[1] = 1 THEN
         PERFORM set_config('synchronous_commit', 'off', true);
@@ -112,15 +113,17 @@ BEGIN
             WHEN 1 THEN
                 this_id := texts[t + 1]::uuid;
                 this_parent := texts[t + 2]::uuid;
-                PERFORM 1 FROM laneway.usage_ledger AS u
-                WHERE u.session_id = this_session AND u.id = this_id;
-                IF FOUND THEN
-                    RAISE unique_violation USING MESSAGE = format('%s is a usage row', this_id);
-                END IF;
                 INSERT INTO laneway.entries
                     (session_id, id, tenant_id, parent_id, seq, created_at, type, custom_type, payload)
-                VALUES (this_session, this_id, this_tenant, this_parent, this_seq, stamp,
-                        texts[t + 4], texts[t + 5], texts[t + 3]);
+                SELECT this_session, this_id, this_tenant, this_parent, this_seq, stamp,
+                       texts[t + 4], texts[t + 5], texts[t + 3]
+                WHERE NOT EXISTS (
+                    SELECT FROM laneway.usage_ledger AS u
+                    WHERE u.session_id = this_session AND u.id = this_id
+                );
+                IF NOT FOUND THEN
+                    RAISE unique_violation USING MESSAGE = format('%s is a usage row', this_id);
+                END IF;
                 IF tip IS NOT NULL AND tip = this_parent THEN
                     tip_moved := true;
                 ELSE
@@ -146,15 +149,17 @@ BEGIN
                 t := t + 5;
             WHEN 2 THEN
                 this_id := texts[t + 1]::uuid;
-                PERFORM 1 FROM laneway.entries AS x
-                WHERE x.session_id = this_session AND x.id = this_id;
-                IF FOUND THEN
-                    RAISE unique_violation USING MESSAGE = format('%s is an entry', this_id);
-                END IF;
                 INSERT INTO laneway.usage_ledger
                     (session_id, id, tenant_id, seq, created_at, entry_id, adjustment, usage, details)
-                VALUES (this_session, this_id, this_tenant, this_seq, stamp, texts[t + 2]::uuid,
-                        texts[t + 5] IS NOT NULL, texts[t + 3], texts[t + 4]);
+                SELECT this_session, this_id, this_tenant, this_seq, stamp, texts[t + 2]::uuid,
+                       texts[t + 5] IS NOT NULL, texts[t + 3], texts[t + 4]
+                WHERE NOT EXISTS (
+                    SELECT FROM laneway.entries AS x
+                    WHERE x.session_id = this_session AND x.id = this_id
+                );
+                IF NOT FOUND THEN
+                    RAISE unique_violation USING MESSAGE = format('%s is an entry', this_id);
+                END IF;
                 t := t + 5;
             WHEN 4 THEN
                 DELETE FROM laneway.scalar_values AS v
@@ -167,17 +172,19 @@ BEGIN
                   AND l.key = texts[t + 2];
                 t := t + 2;
             WHEN 7, 11 THEN
+                -- 7 is what the release before sends: accepted is then the commit's instant.
+                accepted := CASE WHEN codes[step] = 11 THEN texts[t + 5]::bigint ELSE stamp END;
                 INSERT INTO laneway.open_operations
                     (operation_id, tenant_id, session_id, lane, kind, accepted_at, due_at,
                      traceparent)
                 VALUES (texts[t + 1]::uuid, this_tenant, this_session, texts[t + 2], texts[t + 3],
-                        stamp, texts[t + 4]::bigint,
-                        CASE WHEN codes[step] = 11 THEN texts[t + 5] END);
+                        accepted, texts[t + 4]::bigint,
+                        CASE WHEN codes[step] = 11 THEN texts[t + 6] END);
                 INSERT INTO laneway.operations
                     (id, tenant_id, session_id, lane, kind, status, accepted_at)
                 VALUES (texts[t + 1]::uuid, this_tenant, this_session, texts[t + 2], texts[t + 3],
-                        'open', stamp);
-                t := t + CASE WHEN codes[step] = 11 THEN 5 ELSE 4 END;
+                        'open', accepted);
+                t := t + CASE WHEN codes[step] = 11 THEN 6 ELSE 4 END;
             WHEN 8 THEN
                 UPDATE laneway.open_operations AS o
                 SET due_at = texts[t + 2]::bigint, dispatched_at = NULL
