@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import socket
+import stat
 import time
 from urllib.parse import urlsplit
 
@@ -154,9 +155,11 @@ def _sockets_to(port: int) -> list[socket.socket]:
     found: list[socket.socket] = []
     for name in os.listdir("/proc/self/fd"):
         try:
+            if not stat.S_ISSOCK(os.stat(int(name)).st_mode):
+                continue
             copy = socket.socket(fileno=os.dup(int(name)))
         except OSError:
-            continue  # no socket, or gone since
+            continue  # gone since it was listed
         try:
             mine = copy.family == socket.AF_INET and copy.getpeername()[1] == port
         except OSError:
