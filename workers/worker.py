@@ -13,6 +13,7 @@ from collections.abc import Callable
 from storage_pg import schema
 from workers.host import SessionHost
 from workers.jobs import JobRunner
+from workers.memory import settle
 from workers.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -50,6 +51,7 @@ async def run_worker(
     try:
         await host.start()
         await runner.start()
+        settle()
         logger.info("host %s takes work", host.host_id)
         if ready is not None:
             ready(host)

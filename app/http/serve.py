@@ -16,6 +16,7 @@ from app.http.app import create_app
 from app.http.services import Services
 from storage_pg import schema
 from storage_pg.pooler import refuse_pooler
+from workers.memory import settle
 from workers.settings import Settings
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -85,8 +86,10 @@ async def serve(settings: Settings, *, ready: Callable[[str], None] | None = Non
     running = asyncio.create_task(server.serve(sockets=[door]))
     while not server.started and not running.done():  # noqa: ASYNC110  # uvicorn has no event for it
         await asyncio.sleep(0.01)
-    if server.started and ready is not None:
-        ready(_url(door))
+    if server.started:
+        settle()
+        if ready is not None:
+            ready(_url(door))
     leaving = asyncio.create_task(_leave_when_told(server, app))
     try:
         await running

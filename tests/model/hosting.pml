@@ -250,7 +250,9 @@ inline send(h, l, what) {
 #define QUIET(l) (FREE(l) && (MEM(l) == NOT_ACCEPTED || MEM(l) == DONE || \
                               (MEM(l) == WAITING && AT_EASE(l))))
 
-#define STARTS_PASSES (RUNS && own[h] == DRIVING && !draining[h])
+/* A host that drains answers for what it still owns: it may start passes as long as it has the session,
+ * which it may give back at any time. (The code starts them only beside one that runs.) */
+#define STARTS_PASSES (RUNS && own[h] == DRIVING)
 
 #define LANE_STEPS(l) \
     /* A client's command has come to the owner, or to a host that claims the session for it. */ \

@@ -13,7 +13,7 @@ from harness.messages import UserMessage
 from tests.workers.kit import Fleet, Screen, eventually, watching
 from tests.workers.test_ownership import gated
 from tests.workers.tools import GATES
-from workers.commands import AppendMessage, CreateLane
+from workers.commands import AppendMessage, CreateLane, Steer
 from workers.watching import EndItem, EventItem, Feed, NoSuchLane, SnapshotItem
 
 
@@ -233,6 +233,30 @@ async def test_one_who_does_not_read_is_dropped_and_told() -> None:
     wide.push(EventItem("usage", b"x" * 600))
     wide.push(EventItem("usage", b"x" * 600))
     assert [item async for item in wide] == [EndItem("slow_reader")]
+
+
+async def test_one_who_does_not_read_keeps_nobody_and_nothing(fleet: Fleet) -> None:
+    worker = await fleet.worker(watch_items=20)
+    session = await fleet.session()
+    operation = await fleet.prompt(worker, session, gated("g"))
+    await GATES["g"].entered.wait()
+    idle = worker.watch(fleet.tenant, session, "main", BACKGROUND)
+    assert isinstance(await anext(idle), SnapshotItem)
+    live = worker.get(fleet.tenant, session)
+    assert live is not None
+    async with watching(worker, fleet.tenant, session) as reading:
+        await eventually(lambda: len(live._feeds) == 2)
+        (feed, _) = live._feeds
+        for number in range(40):
+            await fleet.ok(worker, session, Steer(lane="main", message=f"and {number}"))
+        # It is not fed any longer, and what had piled up is gone.
+        await eventually(lambda: feed not in live._feeds)
+        assert len(feed._items) == 1
+        GATES["g"].release.set()
+        assert await fleet.settled(operation) == ["completed"]
+        await shows_all(fleet, session, reading)
+        assert reading.ended is None
+    assert [item async for item in idle] == [EndItem("slow_reader")]
 
 
 async def test_a_feed_gives_what_it_got_in_order() -> None:
