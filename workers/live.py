@@ -10,7 +10,7 @@ from typing import Any
 
 from harness.codec import encode
 from harness.context import BACKGROUND, Context
-from harness.errors import HarnessError, HarnessFault, StorageError
+from harness.errors import Closed, HarnessError, HarnessFault, StorageError
 from harness.result import Err, Ok
 from harness.runtime.harness import AgentHarness
 from storage_pg.due import DuePoll
@@ -161,6 +161,9 @@ class LiveSession:
                 reply = await execute(self.harness, command, self._surroundings, context)
             if isinstance(reply, Ok):
                 await self._after(command)
+            elif isinstance(reply.error, Closed):
+                # Closed before the command had its turn: it was not executed, and the next owner will.
+                raise Retired
             return reply
         except NeedsDriver:
             self.end("moved")
@@ -276,9 +279,18 @@ class LiveSession:
             self._ending = "fault"
         self._wake.set()
 
+    async def _commands_done(self) -> None:
+        # No new ones begin. Closing under those that have begun would leave their callers with an
+        # outcome that nobody knows.
+        while self._commands:
+            self._wake.clear()
+            await self._wake.wait()
+
     async def _give_back(self) -> None:
         try:
             async with asyncio.timeout(self._duty.close_ms / 1000):
+                if self.harness.faulted is None:
+                    await self._commands_done()
                 await self.harness.close(BACKGROUND)
         except TimeoutError:
             logger.error("session %s does not close: it is given back as it is", self.session_id)  # noqa: TRY400 -- where it hangs is not where this stands
