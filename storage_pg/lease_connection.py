@@ -64,6 +64,9 @@ class LeaseConnection:
                 raise
             finally:
                 silence.over()
+                if self._over:
+                    # It was cut when the answer was already here, so that nothing failed.
+                    self._connection.pgconn.finish()
                 self._watch()
 
     def cut(self, reason: str) -> None:

@@ -15,6 +15,7 @@ from storage_pg.claimed import ClaimedSession, NoSuchSession
 from storage_pg.due import PollSettings
 from storage_pg.hosts import bury_dead_hosts
 from storage_pg.lease import HostDown
+from storage_pg.lease_connection import LeaseConnection
 from storage_pg.open_operations import owner_of
 from storage_pg.sessions import PostgresSessions
 from storage_pg.storage import PostgresStorage
@@ -117,3 +118,20 @@ async def test_a_claim_answered_by_a_connection_that_is_over_holds_nothing(kit: 
         kit.tenant, session
     )
     await again.storage.commit([set_value(COUNTER, 1)], BACKGROUND)
+
+
+async def test_a_connection_that_is_cut_when_its_answer_is_here_is_closed(kit: Kit) -> None:
+    ended: list[str] = []
+    made = await LeaseConnection.open(kit.database.direct_dsn, ended.append, 60.0)
+    raw = made._connection
+    execute = raw.execute
+
+    async def execute_and_cut(query: bytes, parameters: tuple[object, ...] = ()):
+        cursor = await execute(query, parameters)
+        made.cut("declared dead by another host")
+        return cursor
+
+    raw.execute = execute_and_cut  # pyright: ignore[reportAttributeAccessIssue]  # an answer and an end that cross
+    await made.execute("ping")
+    assert raw.closed
+    assert ended == ["declared dead by another host"]
