@@ -3,9 +3,8 @@
 What queued up while the last call was under way goes in the next one; an idle writer sends a
 single commit at once, with no timer. Each session has at most one document on its way, because a
 storage sends the next only after the answer to the last. Commits that wait for the disk and those
-that need not have connections of their own, so that a stream's frames never wait behind a
-settlement's flush. Those that wait have two: under load one call is written down by the database
-while this process prepares the next.
+that need not each have a connection of their own, so that a stream's frames never wait behind a
+settlement's flush.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ class SharedWriter:
 
     def __init__(self, dsn: str, rng: random.Random | None = None) -> None:
         rng = rng or random.SystemRandom()
-        self._strict = (_Line(dsn, rng, relaxed=False), _Line(dsn, rng, relaxed=False))
+        self._strict = _Line(dsn, rng, relaxed=False)
         self._relaxed = _Line(dsn, rng, relaxed=True)
         self._closed = False
 
@@ -64,22 +63,18 @@ class SharedWriter:
         if self._closed:
             document.conclude(StorageClosed("the writer is closed"))
             return
-        if document.relaxed:
-            self._relaxed.submit(document)
-        else:
-            # The first of equals, so that a process with little to do has one connection.
-            min(self._strict, key=_Line.load).submit(document)
+        (self._relaxed if document.relaxed else self._strict).submit(document)
 
     @property
     def counts(self) -> tuple[int, int]:
         """How many documents went in how many calls, so far."""
-        lines = (*self._strict, self._relaxed)
+        lines = (self._strict, self._relaxed)
         return sum(line.documents for line in lines), sum(line.calls for line in lines)
 
     async def close(self) -> None:
         """Send what is queued, then give the connections back. Idempotent."""
         self._closed = True
-        for line in (*self._strict, self._relaxed):
+        for line in (self._strict, self._relaxed):
             await line.close()
 
 
@@ -95,6 +90,8 @@ class _Line:
         self._alone: deque[Document] = deque()
         self._tries: dict[Document, int] = {}
         self._under_way: list[Document] = []
+        # How many went in the last call.
+        self._last = 0
         self._wire: Wire | None = None
         # While it runs, nothing is sent: it connects, or finds out what became of lost commits.
         self._repair: asyncio.Task[None] | None = None
@@ -102,9 +99,6 @@ class _Line:
         self._idle.set()
         self.calls = 0
         self.documents = 0
-
-    def load(self) -> int:
-        return len(self._waiting) + len(self._alone) + len(self._under_way)
 
     def submit(self, document: Document) -> None:
         self._waiting.append(document)
@@ -126,10 +120,26 @@ class _Line:
         if self._wire is None or self._wire.closed:
             self._start_repair([])
             return
-        self._under_way = [self._alone.popleft()] if self._alone else _take(self._waiting)
+        self._under_way = [self._alone.popleft()] if self._alone else self._take()
+        self._last = len(self._under_way)
         self.calls += 1
         self.documents += len(self._under_way)
         self._wire.send(_arguments(self._under_way, self._relaxed))
+
+    def _take(self) -> list[Document]:
+        """The documents of the next call."""
+        waiting = self._waiting
+        # Half of those who take part: while the database writes down this half, the sessions of the
+        # other prepare their next. Sent whole, both sides would only ever wait for each other.
+        most = min((len(waiting) + self._last + 1) // 2, _MAX_DOCUMENTS)
+        batch = [waiting.popleft()]
+        size = batch[0].size
+        while waiting and len(batch) < most and size + waiting[0].size <= _MAX_BYTES:
+            size += waiting[0].size
+            batch.append(waiting.popleft())
+        # Every caller locks session rows in the order of their ids, so that none waits for another.
+        batch.sort(key=lambda document: document.identity.session)
+        return batch
 
     def _answered(self, answer: Answer) -> None:
         batch, self._under_way = self._under_way, []
@@ -219,22 +229,6 @@ class _Line:
         for queue in (self._alone, self._waiting):
             while queue:
                 queue.popleft().conclude(StorageError(f"no connection to commit on: {reason}"))
-
-
-def _take(waiting: deque[Document]) -> list[Document]:
-    if len(waiting) == 1:
-        return [waiting.popleft()]
-    batch: list[Document] = []
-    size = 0
-    while waiting and len(batch) < _MAX_DOCUMENTS:
-        if batch and size + waiting[0].size > _MAX_BYTES:
-            break
-        document = waiting.popleft()
-        size += document.size
-        batch.append(document)
-    # Every caller locks session rows in the order of their ids, so that none waits for another.
-    batch.sort(key=lambda document: document.identity.session)
-    return batch
 
 
 def _arguments(batch: list[Document], relaxed: bool) -> list[bytes]:

@@ -22,6 +22,10 @@
 -- per document: its first sequence number, or null when the fence did not match, in which case none
 -- of that document's steps were applied. Anything else that is wrong raises and nothing is applied.
 --
+-- With the owner's rights on purpose: the first statement takes only a session of the given tenant
+-- under the given fence, and every other one is bound to that session. The policies, which would go
+-- by the same argument once more, cost a tenth of the whole commit.
+--
 -- Row by row on purpose: each step is one statement whose generic plan stays cached in the backend
 -- (a few microseconds), while set-based statements over unnested arrays are planned at every call.
 -- Few arguments on purpose: each costs the parser, the driver and the executor.
@@ -29,6 +33,8 @@ CREATE OR REPLACE FUNCTION laneway.commit_batch(
     ids uuid[], numbers bigint[], codes smallint[], texts text[]
 ) RETURNS bigint[]
 LANGUAGE plpgsql
+SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
 SET enable_bitmapscan = off
@@ -63,10 +69,7 @@ BEGIN
     END IF;
     FOR doc IN 1 .. array_length(ids, 1) / 2 LOOP
         this_session := ids[doc * 2 - 1];
-        IF this_tenant IS DISTINCT FROM ids[doc * 2] THEN
-            this_tenant := ids[doc * 2];
-            PERFORM set_config('laneway.tenant', this_tenant::text, true);
-        END IF;
+        this_tenant := ids[doc * 2];
         stamp := numbers[n + 1];
         taken := numbers[n + 2];
         last_step := step + numbers[n + 3];
