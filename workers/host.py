@@ -167,7 +167,7 @@ class SessionHost:
             self.registry,
             self._peers,
             self.slots,
-            Unopened(self.pool, committed, clock),
+            Unopened(self.pool, committed, clock, self.metrics),
             clock,
             rng,
             draining=lambda: self.draining,

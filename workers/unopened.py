@@ -24,6 +24,7 @@ from storage_pg.open_operations import whereabouts
 from storage_pg.storage import Pool
 from storage_pg.unopened import OpenRow, count_unopened, end_unopened, open_of_session
 from workers.committed import CommittedSessions
+from workers.meter import SILENT, HostMeter
 from workers.poison import MOST_PASSES, crash_loop
 
 logger = logging.getLogger(__name__)
@@ -33,10 +34,13 @@ class Unopened:
     """Judges drives that failed before a pass could begin: the state of an operation is unreadable,
     the lane contradicts it, the agent's profile makes no harness."""
 
-    def __init__(self, pool: Pool, committed: CommittedSessions, clock: Clock) -> None:
+    def __init__(
+        self, pool: Pool, committed: CommittedSessions, clock: Clock, meter: HostMeter = SILENT
+    ) -> None:
         self._pool = pool
         self._committed = committed
         self._clock = clock
+        self._meter = meter
 
     async def failed(
         self, tenant_id: str, session_id: str, operation_id: str, error: Exception
@@ -77,6 +81,7 @@ class Unopened:
         if place is None:
             return
         reader = self._committed.reader(tenant_id, session_id)
+        error = crash_loop(passes, reason)
         ended = await end_unopened(
             self._pool,
             tenant_id,
@@ -84,10 +89,12 @@ class Unopened:
             row.operation_id,
             seen_seq=place.next_seq,
             lane_state=await _freed(reader, row),
-            result=await _result(reader, row, crash_loop(passes, reason)),
+            result=await _result(reader, row, error),
             now_ms=self._clock.now_ms(),
         )
         if ended:
+            # No commit of an owner tells it.
+            self._meter.ended(row.kind, "failed", error.code)
             logger.error("gave up operation %s: its session does not open", row.operation_id)
 
 

@@ -63,6 +63,7 @@ async def test_an_unreadable_state_ends_its_operation_and_no_other(fleet: Fleet)
     error = await error_of(fleet, broken)
     assert error["code"] == "crash_loop"
     assert error["details"]["passes"] == 5
+    assert worker.metrics.registry.get_sample_value("laneway_operations_poisoned_total") == 1
     # The lane is free, and remembers how its operation ended.
     seen = await fleet.ok(api, session, Inspect(lane="main"))
     assert seen.get("current") is None
