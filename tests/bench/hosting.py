@@ -18,7 +18,7 @@ from tests.postgres import Database
 from tests.workers.kit import Fleet, eventually
 
 PROMPTS = 200
-KILLS = 10
+KILLS = 30
 
 
 def _measures(name: str, milliseconds: list[float], bar: float | None) -> list[Measure]:

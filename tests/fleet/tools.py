@@ -38,6 +38,10 @@ async def _slow(request: ToolCallRequest[Any]) -> AgentToolResult:
     return text_result("the work is done")
 
 
+async def _quick(_request: ToolCallRequest[Any]) -> AgentToolResult:
+    return text_result("the work is done")
+
+
 async def _suicide(request: ToolCallRequest[Any]) -> AgentToolResult:
     who = f"{request.arguments['tag']} {request.invocation.invocation_id} {os.getpid()}"
     note(f"start {who}")
@@ -77,6 +81,7 @@ def registry() -> list[AgentTool[Any]]:
     return [
         FunctionTool("slow_never", "Takes a while.", dict(_SCHEMA), _slow, replay="never"),
         FunctionTool("slow_safe", "Takes a while.", dict(_SCHEMA), _slow, replay="safe"),
+        FunctionTool("quick", "Takes no time.", dict(_SCHEMA), _quick, replay="safe"),
         FunctionTool("block", "Takes everything.", dict(_SCHEMA), _block, replay="never"),
         FunctionTool("stubborn", "Takes for ever.", dict(_SCHEMA), _stubborn, replay="never"),
         FunctionTool("suicide", "Ends its process.", dict(_SCHEMA), _suicide, replay="safe"),
