@@ -306,20 +306,6 @@ class Catalog:
         async with self.transaction(tenant_id) as connection:
             return [_receipt(row) for row in await connection.execute(query)]
 
-    async def wait_operation(
-        self, tenant_id: str, operation_id: str, seconds: float
-    ) -> Receipt | None:
-        """The receipt once it is done, or as it is after `seconds`. Polls, ever more slowly."""
-        deadline = self._clock.monotonic() + seconds
-        pause = 0.02
-        while True:
-            receipt = await self.get_operation(tenant_id, operation_id)
-            left = deadline - self._clock.monotonic()
-            if receipt is None or receipt.status == "done" or left <= 0:
-                return receipt
-            await self._clock.sleep(min(pause, left))
-            pause = min(pause * 1.5, 0.5)
-
     async def count_open_operations(self, tenant_id: str) -> int:
         """How many operations of the tenant are open, for its quota."""
         query = text("SELECT count(*) FROM laneway.open_operations")

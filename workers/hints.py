@@ -1,7 +1,8 @@
 """Hints between processes: ids over NOTIFY on side connections; everything works without them (design §5).
 
 A payload is one letter and an id: `o` a worker owns this session now, `c` a session changed while no
-worker owned it, `d` an operation is due at this instant (Unix ms).
+worker owned it, `p` a pass over one of this session's operations ended, `d` an operation is due at
+this instant (Unix ms).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import contextlib
 import logging
 import random
 from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager
 
 import psycopg
 
@@ -39,6 +41,7 @@ class Hints:
         self._rng = rng
         self._waiting: dict[str, None] = {}
         self._sender: asyncio.Task[None] | None = None
+        # By the kind of hint and the session's id.
         self._sessions: dict[str, list[asyncio.Event]] = {}
         self._due: list[Callable[[int], None]] = []
         self._closed = False
@@ -51,6 +54,10 @@ class Hints:
         """The session changed, and no worker owns it."""
         self._send("c" + session_id)
 
+    def passed(self, session_id: str) -> None:
+        """A pass over an operation of the session ended, most often with the operation."""
+        self._send("p" + session_id)
+
     def due(self, instant: int) -> None:
         """Something is due at this instant (Unix ms)."""
         self._send(f"d{instant}")
@@ -59,18 +66,25 @@ class Hints:
         """Hear of instants at which something is due."""
         self._due.append(listener)
 
-    @contextlib.contextmanager
-    def about(self, session_id: str) -> Generator[asyncio.Event]:
+    def about(self, session_id: str) -> AbstractContextManager[asyncio.Event]:
         """An event that is set at each hint about this session; whoever waits clears it."""
+        return self._listening("s" + session_id)
+
+    def passes(self, session_id: str) -> AbstractContextManager[asyncio.Event]:
+        """The same for ends of passes."""
+        return self._listening("p" + session_id)
+
+    @contextlib.contextmanager
+    def _listening(self, what: str) -> Generator[asyncio.Event]:
         event = asyncio.Event()
-        listeners = self._sessions.setdefault(session_id, [])
+        listeners = self._sessions.setdefault(what, [])
         listeners.append(event)
         try:
             yield event
         finally:
             listeners.remove(event)
             if not listeners:
-                self._sessions.pop(session_id, None)
+                self._sessions.pop(what, None)
 
     async def listen(self) -> None:
         """Hear hints until cancelled; reconnects, more slowly each time it fails."""
@@ -98,8 +112,9 @@ class Hints:
 
     def _heard(self, payload: str) -> None:
         kind, about = payload[:1], payload[1:]
-        if kind in ("o", "c"):
-            for event in self._sessions.get(about, ()):
+        if kind in ("o", "c", "p"):
+            what = "p" if kind == "p" else "s"
+            for event in self._sessions.get(what + about, ()):
                 event.set()
         elif kind == "d" and about.isdigit():
             for listener in self._due:

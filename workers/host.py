@@ -328,6 +328,7 @@ class SessionHost:
     def _pass_over(self, tenure: Tenure) -> None:
         self._tenants.ended(tenure.tenant_id)
         self.dispatcher.room()
+        self.hints.passed(tenure.session_id)
 
     def _traced(self, tenure: Tenure, operation: OpenOperation) -> AbstractContextManager[Context]:
         return pass_span(

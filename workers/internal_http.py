@@ -107,7 +107,8 @@ class InternalServer:
         self._tracing = tracing
         self._metrics = metrics
         family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-        self._socket = socket.socket(family, socket.SOCK_STREAM)
+        # Named, as at the public door: else asyncio leaves Nagle's algorithm on.
+        self._socket = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         try:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             self._socket.bind(address)

@@ -21,6 +21,10 @@ from storage_pg.catalog import Receipt
 # Any: pyright cannot name a union as type[T]; the decoder takes it.
 _LAST_RESULT: Any = LaneLastResult
 
+# Whoever waits for an end hears of it. Hints may get lost, so it is also looked for, ever more rarely.
+_FIRST_LOOK = 0.25
+_LONGEST_LOOK = 1.0
+
 
 def receipt_view(receipt: Receipt) -> OperationReceipt:
     """A receipt as listed, without the final message."""
@@ -60,7 +64,7 @@ async def wait_for_end(
 ) -> Receipt | None:
     """The receipt once it is done; earlier when the time is up, the client has gone, or this
     process is draining. None when there is no such operation."""
-    waiting = asyncio.create_task(services.catalog.wait_operation(tenant_id, operation_id, seconds))
+    waiting = asyncio.create_task(_wait(services, tenant_id, operation_id, seconds))
     others = [
         asyncio.create_task(services.draining.wait()),
         asyncio.create_task(_disconnected(request)),
@@ -75,6 +79,28 @@ async def wait_for_end(
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.gather(waiting, *others, return_exceptions=True)
     return await services.catalog.get_operation(tenant_id, operation_id)
+
+
+async def _wait(
+    services: Services, tenant_id: str, operation_id: str, seconds: float
+) -> Receipt | None:
+    clock = services.environment.clock
+    deadline = clock.monotonic() + seconds
+    receipt = await services.catalog.get_operation(tenant_id, operation_id)
+    if receipt is None:
+        return None
+    pause = _FIRST_LOOK
+    with services.host.hints.passes(receipt.session_id) as passed:
+        while True:
+            passed.clear()
+            receipt = await services.catalog.get_operation(tenant_id, operation_id)
+            left = deadline - clock.monotonic()
+            if receipt is None or receipt.status == "done" or left <= 0:
+                return receipt
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(min(pause, left)):
+                    await passed.wait()
+            pause = min(pause * 2, _LONGEST_LOOK)
 
 
 async def _disconnected(request: Request) -> None:
