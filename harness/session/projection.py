@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import operator
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TypeAlias, assert_never
+from typing import TypeAlias, assert_never, cast
 
 from harness.context import Context
 from harness.entries import (
@@ -88,6 +89,7 @@ class LiveContext:
 
     __slots__ = (
         "_added_tools",
+        "_alike",
         "_by_id",
         "_converted",
         "_entries",
@@ -108,6 +110,8 @@ class LiveContext:
         self._projected = 0
         self._shown: tuple[AgentMessage, ...] = ()
         self._converted: list[ProviderMessage] = []
+        # Whether every message so far is its own provider form.
+        self._alike = True
         self._added_tools: list[str] = []
 
     def appended(self, entry: Entry) -> None:
@@ -179,5 +183,13 @@ class LiveContext:
             return convert(messages)
         done = len(self._converted)
         if done < len(messages):
-            self._converted += convert(messages[done:])
+            fresh = messages[done:]
+            forms = convert(fresh)
+            same = len(forms) == len(fresh) and all(map(operator.is_, forms, fresh))
+            self._alike = self._alike and same
+            self._converted += forms
+        if self._alike:
+            # The same objects: a second copy of a long conversation for each request is spared. The
+            # cast says what the comparison has shown.
+            return cast("tuple[ProviderMessage, ...]", messages)
         return tuple(self._converted)
