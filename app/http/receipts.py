@@ -87,8 +87,8 @@ async def _wait(
     clock = services.environment.clock
     deadline = clock.monotonic() + seconds
     receipt = await services.catalog.get_operation(tenant_id, operation_id)
-    if receipt is None:
-        return None
+    if receipt is None or receipt.status == "done":
+        return receipt
     pause = _FIRST_LOOK
     with services.host.hints.passes(receipt.session_id) as passed:
         while True:
