@@ -88,6 +88,9 @@ if TYPE_CHECKING:
     from harness.session.export_file import TransferDamaged as TransferDamaged
     from harness.session.fork import BranchFork as BranchFork
     from harness.session.fork import TreeFork as TreeFork
+    from harness.session.once import Once as Once
+    from harness.session.once import Superseded as Superseded
+    from harness.session.once import once_at as once_at
     from harness.session.repo import CreateOptions as CreateOptions
     from harness.session.repo import Repository as Repository
     from harness.session.repo import SessionRepo as SessionRepo
@@ -204,6 +207,11 @@ _HOMES = {
         "SqliteSessions",
     ),
     "harness.session.session": ("Session",),
+    "harness.session.once": (
+        "Once",
+        "Superseded",
+        "once_at",
+    ),
     "harness.session.tree": (
         "BranchQuery",
         "EntryQuery",
@@ -357,6 +365,7 @@ __all__ = [
     "NavigationRequest",
     "NewerVersion",
     "Ok",
+    "Once",
     "OperationOutcome",
     "OperationRequest",
     "OutcomeReplaced",
@@ -385,6 +394,7 @@ __all__ = [
     "StorageCorrupt",
     "StorageError",
     "StreamOptions",
+    "Superseded",
     "SyncReport",
     "SystemClock",
     "TaggedError",
@@ -407,6 +417,7 @@ __all__ = [
     "copy_session",
     "import_session",
     "list_of",
+    "once_at",
     "open_export",
     "parse_models",
     "plain_text",

@@ -52,6 +52,7 @@ from harness.runtime.requests import (
     TemplateRequest,
 )
 from harness.runtime.snapshots import LaneWatch, watch_lane
+from harness.session.once import Once, made_before, noting
 from harness.session.session import SessionMutator
 from harness.settings import LaneConfiguration, ModelIdentity
 from harness.storage.writes import insert_usage, set_value
@@ -223,9 +224,10 @@ class AgentLane:
         context: Context,
         *,
         images: Sequence[ImageContent] = (),
+        once: Once | None = None,
     ) -> inbox.QueueResult:
         """Queue input for the open run's next turn."""
-        return await inbox.enqueue(self._lane, "steer", message, images, context)
+        return await inbox.enqueue(self._lane, "steer", message, images, once, context)
 
     async def follow_up(
         self,
@@ -233,9 +235,10 @@ class AgentLane:
         context: Context,
         *,
         images: Sequence[ImageContent] = (),
+        once: Once | None = None,
     ) -> inbox.QueueResult:
         """Queue input for when the open run would otherwise end."""
-        return await inbox.enqueue(self._lane, "follow_up", message, images, context)
+        return await inbox.enqueue(self._lane, "follow_up", message, images, once, context)
 
     async def next_run(
         self,
@@ -243,9 +246,10 @@ class AgentLane:
         context: Context,
         *,
         images: Sequence[ImageContent] = (),
+        once: Once | None = None,
     ) -> inbox.NextRunResult:
         """Queue input that the next run starts with."""
-        return await inbox.enqueue_next_run(self._lane, message, images, context)
+        return await inbox.enqueue_next_run(self._lane, message, images, once, context)
 
     async def cancel_queued(self, entry_id: str, context: Context) -> inbox.CancelQueuedResult:
         """Remove a queued item (§3.11)."""
@@ -260,6 +264,7 @@ class AgentLane:
         *,
         entry_id: str | None = None,
         details: JsonValue = None,
+        once: Once | None = None,
     ) -> Result[str, Closed]:
         """Append a reconciliation row to the ledger; returns its id (§1.6)."""
         row = NewUsageRow(
@@ -270,11 +275,14 @@ class AgentLane:
             details=foreign_json(details),
         )
 
-        def plan(
+        async def plan(
             projection: LaneProjection, mutator: SessionMutator, inner: Context
         ) -> Decision[str]:
+            known = await made_before(once, inner)
+            if known is not None:
+                return Decline(known)
             step = Step((insert_usage(row),), projection, (UsageWritten(0),))
-            return Commit(step, row.id)
+            return Commit(noting(step, once, row.id), row.id)
 
         try:
             return Ok(await self._lane.command(plan, context))

@@ -31,6 +31,7 @@ from harness.runtime.hooks import Hooks
 from harness.runtime.lane import Lane
 from harness.runtime.resources import Resources
 from harness.runtime.snapshots import Watch, current_operation
+from harness.session.once import Once, Superseded
 from harness.session.session import MAIN_LANE, Session
 from harness.settings import (
     CompactionSettings,
@@ -134,7 +135,9 @@ class AgentHarness(AgentLane):
             operation=current_operation(lane.projection.operation, owned=lane.drive is not None),
         )
 
-    async def create_lane(self, name: str, at: str | None, context: Context) -> CreateLaneResult:
+    async def create_lane(
+        self, name: str, at: str | None, context: Context, *, once: Once | None = None
+    ) -> CreateLaneResult:
         """Create a lane at an entry, configured by the seed captured at `create` (§5.2)."""
         if self._core.closed:
             return Err(CLOSED)
@@ -159,10 +162,12 @@ class AgentHarness(AgentLane):
             return core.events.emit_batch((LaneCreated(lane=name, at=at),), inner)
 
         try:
-            created = await core.session.create_lane(name, at, core.seed, committed, context)
+            created = await core.session.create_lane(
+                name, at, core.seed, committed, context, once=once
+            )
         except HarnessClosed:
             return Err(CLOSED)
-        except HarnessFault:
+        except (HarnessFault, Superseded):
             raise
         except Exception as error:
             raise core.fault(error, context) from error

@@ -21,6 +21,7 @@ from harness.runtime.accept import CLOSED
 from harness.runtime.lane import Commit, Decision, Decline, Lane, until_cancelled
 from harness.runtime.procedures.base import queue_contents
 from harness.runtime.requests import normalize_input
+from harness.session.once import Once, made_before, noting
 from harness.session.session import SessionMutator
 
 QueueResult: TypeAlias = Result[QueuedEntry, NoActiveRun | InvalidMessage | Closed]
@@ -54,6 +55,7 @@ async def enqueue(
     queue: transitions.RunQueue,
     message: str | AgentMessage,
     images: Sequence[ImageContent],
+    once: Once | None,
     context: Context,
 ) -> QueueResult:
     """Queue a message for the open run."""
@@ -65,6 +67,9 @@ async def enqueue(
     async def plan(
         projection: LaneProjection, mutator: SessionMutator, inner: Context
     ) -> Decision[QueueResult]:
+        known = await made_before(once, inner)
+        if known is not None:
+            return Decline(Ok(QueuedEntry(entry_id=known)))
         if not transitions.takes_input(projection):
             return Decline(
                 Err(NoActiveRun(message=f"no run on lane {lane.name} takes input", lane=lane.name))
@@ -75,7 +80,7 @@ async def enqueue(
             item = QueuedItem(entry_id=entry_id, message=normalized)
             contents = _with(contents, 0 if queue == "steer" else 1, item)
         step = transitions.enqueue(projection, queue, entry_id, normalized, contents)
-        return Commit(step, Ok(QueuedEntry(entry_id=entry_id)))
+        return Commit(noting(step, once, entry_id), Ok(QueuedEntry(entry_id=entry_id)))
 
     try:
         return await lane.command(plan, context)
@@ -84,7 +89,11 @@ async def enqueue(
 
 
 async def enqueue_next_run(
-    lane: Lane, message: str | AgentMessage, images: Sequence[ImageContent], context: Context
+    lane: Lane,
+    message: str | AgentMessage,
+    images: Sequence[ImageContent],
+    once: Once | None,
+    context: Context,
 ) -> NextRunResult:
     """Queue a message for the next run; never starts one."""
     normalized = _one(lane, message, images)
@@ -95,12 +104,15 @@ async def enqueue_next_run(
     async def plan(
         projection: LaneProjection, mutator: SessionMutator, inner: Context
     ) -> Decision[NextRunResult]:
+        known = await made_before(once, inner)
+        if known is not None:
+            return Decline(Ok(QueuedEntry(entry_id=known)))
         listened = lane.core.events.listened
         contents = await queue_contents(projection, mutator, inner, wanted=listened)
         if listened:
             contents = _with(contents, 2, QueuedItem(entry_id=entry_id, message=normalized))
         step = transitions.enqueue_next_run(projection, entry_id, normalized, contents)
-        return Commit(step, Ok(QueuedEntry(entry_id=entry_id)))
+        return Commit(noting(step, once, entry_id), Ok(QueuedEntry(entry_id=entry_id)))
 
     try:
         return await lane.command(plan, context)
@@ -135,25 +147,32 @@ async def cancel_queued(lane: Lane, entry_id: str, context: Context) -> CancelQu
         return Err(CLOSED)
 
 
-async def append(lane: Lane, payload: EntryPayload, context: Context) -> str:
+async def append(
+    lane: Lane, payload: EntryPayload, context: Context, *, once: Once | None = None
+) -> str:
     """Append to the tree: at once on an idle lane, at the next checkpoint during a run.
 
     While a compaction or navigation is open the write waits for its end. Raises `HarnessClosed`.
     """
     entry_id = lane.core.environment.ids.next()
 
-    def plan(
+    async def plan(
         projection: LaneProjection, mutator: SessionMutator, inner: Context
-    ) -> Decision[asyncio.Future[None] | None]:
+    ) -> Decision[str | asyncio.Future[None]]:
+        known = await made_before(once, inner)
+        if known is not None:
+            return Decline(known)
         operation = projection.operation
         if operation is None:
-            return Commit(transitions.append_now(projection, entry_id, payload), None)
-        if isinstance(operation.state, RunState):
+            step = transitions.append_now(projection, entry_id, payload)
+        elif isinstance(operation.state, RunState):
             pending = transitions.pending_of(payload)
-            return Commit(transitions.defer_write(projection, entry_id, pending), None)
-        # Registered on the line, so that the end of the operation cannot be missed.
-        return Decline(lane.idle_waiter())
+            step = transitions.defer_write(projection, entry_id, pending)
+        else:
+            # Registered on the line, so that the end of the operation cannot be missed.
+            return Decline(lane.idle_waiter())
+        return Commit(noting(step, once, entry_id), entry_id)
 
-    while (waiter := await lane.command(plan, context)) is not None:
-        await until_cancelled(waiter, context)
-    return entry_id
+    while not isinstance(appended := await lane.command(plan, context), str):
+        await until_cancelled(appended, context)
+    return appended

@@ -14,6 +14,7 @@ from harness.operation.events import HarnessEvent, ValueUpdate
 from harness.operation.step import LaneProjection, Step
 from harness.runtime.inbox import append
 from harness.runtime.lane import Commit, Decision, Lane
+from harness.session.once import Once
 from harness.session.session import SessionMutator
 from harness.session.tree import (
     TreeReads,
@@ -65,16 +66,23 @@ class LaneTree(TreeReads):
         event = ValueUpdate(value="entry_label", target_id=target_id, label=label)
         await self._write(lambda: (label_write(target_id, label), event), context)
 
-    async def append_message(self, message: AgentMessage, context: Context) -> str:
+    async def append_message(
+        self, message: AgentMessage, context: Context, *, once: Once | None = None
+    ) -> str:
         """Append a message; during a run it is placed at the next checkpoint."""
         check_appendable(message)
-        return await append(self._owner, MessagePayload(message=message), context)
+        return await append(self._owner, MessagePayload(message=message), context, once=once)
 
     async def append_custom_entry(
-        self, custom_type: str, data: JsonValue | None, context: Context
+        self,
+        custom_type: str,
+        data: JsonValue | None,
+        context: Context,
+        *,
+        once: Once | None = None,
     ) -> str:
         """Append application data; during a run it is placed at the next checkpoint."""
-        return await append(self._owner, custom_payload(custom_type, data), context)
+        return await append(self._owner, custom_payload(custom_type, data), context, once=once)
 
     async def _write(
         self, make: Callable[[], tuple[Write, HarnessEvent | None]], context: Context

@@ -20,6 +20,7 @@ from harness.operation import values
 from harness.operation.state import IDLE_LANE
 from harness.result import Err, Ok, Result
 from harness.session.line import MutationLine
+from harness.session.once import Once, made_before
 from harness.settings import LaneConfiguration
 from harness.storage.address import Value, ValueList
 from harness.storage.metadata import SessionMetadata
@@ -205,6 +206,8 @@ class Session:
         configuration: LaneConfiguration,
         on_committed: Callable[[Context], Awaitable[None] | None] | None,
         context: Context,
+        *,
+        once: Once | None = None,
     ) -> Result[None, LaneExists | InvalidLane | UnknownTarget]:
         """Create a lane at an entry with a total configuration (§2.3).
 
@@ -222,18 +225,18 @@ class Session:
             mutator: SessionMutator, inner: Context
         ) -> Result[None, LaneExists | InvalidLane | UnknownTarget]:
             nonlocal published
+            if await made_before(once, inner) is not None:
+                return Ok(None)
             if await mutator.get_value(values.lane_leaf(name), inner) is not None:
                 return Err(LaneExists(message=f"lane {name} exists", lane=name))
             if at is not None and at not in await mutator.get_entries([at], inner):
                 return Err(UnknownTarget(message=f"no entry {at}", target_id=at))
-            await mutator.commit(
-                (
-                    set_value(values.lane_config(name), configuration),
-                    set_value(values.lane_leaf(name), at),
-                    set_value(values.lane_state(name), IDLE_LANE),
-                ),
-                inner,
+            writes = (
+                set_value(values.lane_config(name), configuration),
+                set_value(values.lane_leaf(name), at),
+                set_value(values.lane_state(name), IDLE_LANE),
             )
+            await mutator.commit(writes if once is None else (*writes, once.note(name)), inner)
             if on_committed is not None:
                 published = on_committed(inner)
             return Ok(None)
