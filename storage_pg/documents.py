@@ -101,6 +101,19 @@ class Document:
         count = self.stats.message_count
         return None if count == self.known.stats.message_count else count
 
+    def follow(self, earlier: Sequence[Document]) -> None:
+        """Take in what was to be committed before this, so that all of it is one commit. The earlier
+        ones are auxiliary: they change no totals and move no operation."""
+        codes: list[int] = []
+        texts: list[bytes | None] = []
+        for document in earlier:
+            codes += document.codes
+            texts += document.texts[1:]
+            self.writes += document.writes
+            self.size += document.size
+        self.codes = codes + self.codes
+        self.texts[1:1] = texts
+
     def conclude(self, outcome: tuple[int | None] | StorageError) -> None:
         """Set the outcome, once, and wake whoever waits for it."""
         if self.outcome is not None:

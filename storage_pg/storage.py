@@ -14,7 +14,7 @@ from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout
 
 from harness.clock import Clock
 from harness.codec import decode, encode_str
-from harness.context import Context
+from harness.context import BACKGROUND, Context
 from harness.entries import Entry, EntryStructure
 from harness.errors import LeaseLost, StorageClosed, StorageCorrupt, StorageError
 from harness.operation.state import (
@@ -35,8 +35,15 @@ from harness.storage.protocol import (
     UsageScan,
 )
 from harness.storage.rows import decode_json
-from harness.storage.writes import DeleteValue, SetValue, Write
+from harness.storage.writes import (
+    FRAME_NAMESPACE,
+    DeleteValue,
+    SetValue,
+    Write,
+    is_stream,
+)
 from harness.usage import SessionStats, UsageRow
+from storage_pg.behind import Behind
 from storage_pg.claimed import TRACE, ClaimedSession
 from storage_pg.derived import META, STATE
 from storage_pg.documents import (
@@ -50,6 +57,7 @@ from storage_pg.due import DUE_NOW, Due, PollSettings, due_of
 from storage_pg.meter import SILENT, StorageMeter, tell_commit
 from storage_pg.queries import QUERIES
 from storage_pg.reads import Row, SessionReads
+from storage_pg.working import WorkingValues
 from storage_pg.writer import SharedWriter
 
 T = TypeVar("T")
@@ -135,6 +143,9 @@ class PostgresStorage:
             for (namespace, key), control in self._control.items()
             if namespace == STATE
         }
+        self._working = WorkingValues()
+        self._behind = Behind(claimed.next_seq)
+        self._sender: asyncio.Task[None] | None = None
         self._turn = asyncio.Lock()
         self._closed = False
         self._released = False
@@ -145,29 +156,72 @@ class PostgresStorage:
     async def commit(self, writes: Sequence[Write], context: Context) -> CommitResult:
         """Apply all writes or none, in one round trip; raises `LeaseLost` when fenced out.
 
-        A cancelled caller gets its cancellation when the commit's outcome is known.
+        A cancelled caller gets its cancellation when the commit's outcome is known. Frames are
+        answered before they are sent (see `Behind`): a failure of theirs is told to the next commit.
         """
         self._check()
+        if writes and is_stream(writes) and not self._behind.full:
+            return self._defer(writes)
         async with self._turn:
             if self._lost is not None:
                 raise self._lost
             stamp = self._clock.now_ms()
             if not writes:
                 return CommitResult(self._next_seq, (), stamp)
-            known = Known(self._stats, self._due, self._next_seq)
-            document = draft(writes, self._identity, known, stamp, self._polls, context.telemetry)
-            begun = self._clock.monotonic()
-            self._writer.submit(document)
-            try:
-                await document.finished()
-            finally:
-                # Also when this task was cancelled: the commit happened, or it did not.
-                seconds = self._clock.monotonic() - begun
-                self._meter.committed(seconds, relaxed=document.relaxed)
-                first_seq = self._conclude(document, writes)
+            document = self._draft(writes, stamp, context)
+            first_seq = await self._send(document, writes)
             return CommitResult(first_seq, tuple(range(first_seq, first_seq + len(writes))), stamp)
 
-    def _conclude(self, document: Document, writes: Sequence[Write]) -> int:
+    def _defer(self, writes: Sequence[Write]) -> CommitResult:
+        if self._lost is not None:
+            raise self._lost
+        stamp = self._clock.now_ms()
+        first_seq = self._behind.add(self._draft(writes, stamp, BACKGROUND))
+        if self._sender is None:
+            self._sender = asyncio.get_running_loop().create_task(self._send_waiting())
+        return CommitResult(first_seq, tuple(range(first_seq, first_seq + len(writes))), stamp)
+
+    async def _send_waiting(self) -> None:
+        try:
+            # A turn for each document: whoever wants to commit meanwhile takes along what waits.
+            while not self._behind.empty and self._lost is None:
+                async with self._turn:
+                    await self._write_down()
+        except StorageError as error:
+            self.lose(error)
+        finally:
+            self._sender = None
+
+    async def _write_down(self) -> None:
+        """Send what waits, in a document of its own. It is this caller's turn."""
+        if self._behind.empty or self._lost is not None:
+            return
+        await self._send(self._draft((), self._clock.now_ms(), BACKGROUND), ())
+
+    def _draft(self, writes: Sequence[Write], stamp: int, context: Context) -> Document:
+        known = Known(self._stats, self._due, self._next_seq)
+        return draft(writes, self._identity, known, stamp, self._polls, context.telemetry)
+
+    async def _send(self, document: Document, writes: Sequence[Write]) -> int:
+        """Send a document of these writes, after what waits; returns their first sequence number."""
+        waited = self._behind.precede(document)
+        first_seq = self._behind.promise(len(writes))
+        begun = self._clock.monotonic()
+        self._writer.submit(document)
+        try:
+            await document.finished()
+        finally:
+            # Also when this task was cancelled: the commit happened, or it did not.
+            seconds = self._clock.monotonic() - begun
+            self._meter.committed(seconds, relaxed=document.relaxed)
+            try:
+                self._conclude(document, writes, first_seq)
+            except StorageCorrupt:
+                self._behind.restore(waited, self._next_seq)
+                raise
+        return first_seq
+
+    def _conclude(self, document: Document, writes: Sequence[Write], first_seq: int) -> None:
         outcome = document.outcome
         assert outcome is not None
         if isinstance(outcome, StorageError):
@@ -175,11 +229,10 @@ class PostgresStorage:
                 # Nothing is known of the session any more; a new claim will know.
                 self._lost = StorageError(f"an earlier commit failed: {outcome}")
             raise outcome
-        (first_seq,) = outcome
-        if first_seq is None:
+        if outcome[0] is None:
             self._lost = LeaseLost()
             raise self._lost
-        self._next_seq = first_seq + len(writes)
+        self._next_seq = outcome[0] + document.writes
         self._stats = document.stats
         tell_commit(self._meter, writes, document.due, self._due)
         self._traces.update(document.traces)
@@ -189,13 +242,13 @@ class PostgresStorage:
                 self._traces.pop(operation, None)
             else:
                 self._due[operation] = due
+        self._working.note(writes, first_seq)
         for seq, write in enumerate(writes, start=first_seq):
             if isinstance(write, SetValue):
                 if write.namespace in CONTROL_NAMESPACES:
                     self._control[write.namespace, write.key] = _Control(seq, None, write.value)
             elif isinstance(write, DeleteValue) and write.namespace in CONTROL_NAMESPACES:
                 self._control.pop((write.namespace, write.key), None)
-        return first_seq
 
     def lose(self, error: StorageError | None = None) -> None:
         """The lease is gone: refuse every commit from now on. The fence refuses those under way."""
@@ -208,7 +261,12 @@ class PostgresStorage:
         async with self._turn:
             if not self._released:
                 self._released = True
-                await self._release()
+                try:
+                    await self._write_down()
+                except StorageError as error:
+                    self.lose(error)
+                finally:
+                    await self._release()
 
     # Reading
 
@@ -231,6 +289,9 @@ class PostgresStorage:
         """Values of the namespace whose key starts with the bound key, by code point."""
         self._check()
         if prefix.namespace not in CONTROL_NAMESPACES:
+            known = self._working.scan(prefix)
+            if known is not None:
+                return known
             return await self._reads.scan_values(prefix, context)
         found: list[StoredValue[T]] = [
             StoredValue(Value(prefix.type, namespace, key), control.get(prefix.type), control.seq)
@@ -244,6 +305,8 @@ class PostgresStorage:
     ) -> list[ListElement[T]]:
         """One page of a list."""
         self._check()
+        while address.namespace == FRAME_NAMESPACE and self._sender is not None:
+            await asyncio.wait([self._sender])
         return await self._reads.read_list(address, options, context)
 
     async def scan_branch(self, query: BranchScan, context: Context) -> list[Entry]:

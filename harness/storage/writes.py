@@ -97,6 +97,14 @@ def delete_list(address: ValueList[T]) -> Write:
     return DeleteList(address.namespace, address.key)
 
 
+def is_stream(writes: Sequence[Write]) -> bool:
+    """Whether these are frames of a stream and nothing else. Nobody waits for one of them (§3.7), so a
+    backend may answer before it has written them down."""
+    return all(
+        isinstance(write, AppendList) and write.namespace == FRAME_NAMESPACE for write in writes
+    )
+
+
 def is_auxiliary(writes: Sequence[Write]) -> bool:
     """Whether losing this transaction in a crash of the machine is legal.
 

@@ -35,6 +35,7 @@ from harness.storage.writes import (
     InsertUsage,
     SetValue,
     Write,
+    is_stream,
 )
 from harness.testing.content import Content
 from harness.testing.instrumented import describe_all
@@ -67,6 +68,11 @@ class CommitAudit:
         self.commits = 0
         self._accepted: set[str] = set()
         self._ended: set[str] = set()
+        self._sure_seq = self.content.state.next_seq
+
+    def owner_died(self) -> None:
+        """The newest frames may be gone with their process (§3.7): their numbers come again."""
+        self.content.state.next_seq = self._sure_seq
 
     def __call__(self, writes: Sequence[Write], result: CommitResult) -> None:
         """Hear of a durable commit."""
@@ -86,6 +92,8 @@ class CommitAudit:
             elif isinstance(write, InsertUsage):
                 self.usage.append(write.row.id)
         state.next_seq = result.seqs[-1] + 1 if result.seqs else state.next_seq
+        if not is_stream(writes):
+            self._sure_seq = state.next_seq
         found += [*commit.after()]
         for operation_id in commit.accepted:
             if operation_id in self._accepted:

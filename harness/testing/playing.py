@@ -47,7 +47,12 @@ _seeds = itertools.count(1)
 
 
 class DurableSession(Protocol):
-    """Where a scenario's session lives. Each play uses a new one."""
+    """Where a scenario's session lives. Each play uses a new one.
+
+    `keeps_frames`: every answered frame survives its process; else the newest may be lost with it.
+    """
+
+    keeps_frames: bool
 
     async def create(self) -> Storage:
         """The storage of a new session."""
@@ -111,6 +116,8 @@ async def play(
             break
         life += 1
         played.deaths.append(process.died_at)
+        if not durable.keeps_frames:
+            world.audit.owner_died()
         storage = await durable.reopen()
         wreck = await read_wreck(storage) or Wreck("idle", cancelling=False)
         world.lost_tool |= bool(wreck.calls)

@@ -20,6 +20,8 @@ from tests.storage_pg.kit import Kit
 class MemorySession:
     """Maps that outlive their owner; they live in the process that plays."""
 
+    keeps_frames = True
+
     def __init__(self) -> None:
         self._storage = MemoryStorage(SystemClock())
 
@@ -32,6 +34,8 @@ class MemorySession:
 
 class JsonlSession:
     """A file whose writer was killed."""
+
+    keeps_frames = True
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -51,6 +55,8 @@ class JsonlSession:
 class SqliteSession:
     """A file whose writer was killed, with its lease still in it."""
 
+    keeps_frames = True
+
     def __init__(self, path: Path) -> None:
         self._path = path
         self._open: SqliteStorage | None = None
@@ -68,6 +74,8 @@ class SqliteSession:
 
 class PostgresSession:
     """A session that this host claims again after its owner in this process died."""
+
+    keeps_frames = False
 
     def __init__(self, kit: Kit) -> None:
         self._kit = kit
