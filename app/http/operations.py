@@ -100,7 +100,7 @@ async def submit_operation(
         return answer(accepted, 202, headers)
     headers["Preference-Applied"] = f"wait={seconds:.0f}"
     receipt = await wait_for_end(
-        services, request, caller.tenant_id, admission.operation_id, seconds
+        services, request, caller.tenant_id, session_id, admission.operation_id, seconds
     )
     if receipt is None or receipt.status != "done":
         return answer(accepted, 202, headers)
@@ -165,11 +165,11 @@ async def get_operation(
     wait: WaitQuery = None,
 ) -> Response:
     """One receipt, kept for ever; with `wait`, once the operation is over or the time is up."""
-    receipt = (
-        await wait_for_end(services, request, caller.tenant_id, operation_id, wait)
-        if wait
-        else await services.catalog.get_operation(caller.tenant_id, operation_id)
-    )
+    receipt = await services.catalog.get_operation(caller.tenant_id, operation_id)
+    if receipt is not None and receipt.status == "open" and wait:
+        receipt = await wait_for_end(
+            services, request, caller.tenant_id, receipt.session_id, operation_id, wait
+        )
     if receipt is None:
         raise not_found("OperationNotFound", "operation")
     return answer(await full_view(services, caller.tenant_id, receipt, context))

@@ -17,6 +17,7 @@ from harness.entries import MessageEntry
 from harness.messages import AssistantMessage
 from harness.operation.state import LaneLastResult, OperationError, RunLastResult
 from storage_pg.catalog import Receipt
+from storage_pg.open_operations import due_of_session
 
 # Any: pyright cannot name a union as type[T]; the decoder takes it.
 _LAST_RESULT: Any = LaneLastResult
@@ -60,11 +61,16 @@ async def full_view(
 
 
 async def wait_for_end(
-    services: Services, request: Request, tenant_id: str, operation_id: str, seconds: float
+    services: Services,
+    request: Request,
+    tenant_id: str,
+    session_id: str,
+    operation_id: str,
+    seconds: float,
 ) -> Receipt | None:
-    """The receipt once it is done; earlier when the time is up, the client has gone, or this
-    process is draining. None when there is no such operation."""
-    waiting = asyncio.create_task(_wait(services, tenant_id, operation_id, seconds))
+    """The receipt of an accepted operation once it is done; earlier when the time is up, the client has
+    gone, or this process is draining. None when there is no such operation."""
+    waiting = asyncio.create_task(_ended(services, tenant_id, session_id, operation_id, seconds))
     others = [
         asyncio.create_task(services.draining.wait()),
         asyncio.create_task(_disconnected(request)),
@@ -72,7 +78,7 @@ async def wait_for_end(
     try:
         await asyncio.wait([waiting, *others], return_when=asyncio.FIRST_COMPLETED)
         if waiting.done():
-            return waiting.result()
+            waiting.result()
     finally:
         for task in (waiting, *others):
             task.cancel()
@@ -81,22 +87,21 @@ async def wait_for_end(
     return await services.catalog.get_operation(tenant_id, operation_id)
 
 
-async def _wait(
-    services: Services, tenant_id: str, operation_id: str, seconds: float
-) -> Receipt | None:
+async def _ended(
+    services: Services, tenant_id: str, session_id: str, operation_id: str, seconds: float
+) -> None:
+    """Return when the operation is not open any more, or after so long."""
     clock = services.environment.clock
     deadline = clock.monotonic() + seconds
-    receipt = await services.catalog.get_operation(tenant_id, operation_id)
-    if receipt is None or receipt.status == "done":
-        return receipt
     pause = _FIRST_LOOK
-    with services.host.hints.passes(receipt.session_id) as passed:
+    with services.host.hints.passes(session_id) as passed:
         while True:
             passed.clear()
-            receipt = await services.catalog.get_operation(tenant_id, operation_id)
+            if operation_id not in await due_of_session(services.pool, tenant_id, session_id):
+                return
             left = deadline - clock.monotonic()
-            if receipt is None or receipt.status == "done" or left <= 0:
-                return receipt
+            if left <= 0:
+                return
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(min(pause, left)):
                     await passed.wait()
