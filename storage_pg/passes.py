@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from harness.codec import valid_unicode
 from storage_pg.storage import Pool, fetch_from
@@ -24,6 +25,15 @@ class TenantFull:
 TENANT_FULL = TenantFull()
 
 
+@dataclass(frozen=True, slots=True)
+class Suspected:
+    """Hosts died under the operation, so that its pass is begun alone or not at all; none was begun.
+    It would have been number `passes` without progress."""
+
+    passes: int
+    reason: str | None
+
+
 async def begin_pass(
     pool: Pool,
     tenant_id: str,
@@ -32,22 +42,26 @@ async def begin_pass(
     *,
     host_id: str | None,
     tenant_limit: int,
+    alone: bool = False,
     reason: str | None = None,
-) -> PassCount | TenantFull | None:
+) -> PassCount | TenantFull | Suspected | None:
     """Admit a drive pass by this host and count it; None when the operation is over.
 
-    A tenant without a limit of its own may have `tenant_limit` passes at once. `reason` is why the
-    one before failed.
+    A tenant without a limit of its own may have `tenant_limit` passes at once. `alone`: no other
+    suspect's pass begins at this host meanwhile. `reason` is why the one before failed.
     """
     rows = await fetch_from(
         pool,
         "begin_drive",
-        (tenant_id, session_id, operation_id, host_id, tenant_limit, _storable(reason)),
+        (tenant_id, session_id, operation_id, host_id, tenant_limit, _storable(reason), alone),
     )
     if not rows:
         return None
-    admitted, *counted = rows[0]
-    return PassCount(*counted) if admitted else TENANT_FULL  # pyright: ignore[reportArgumentType]  # columns of the statement
+    row: tuple[Any, ...] = rows[0]  # Any: the statement's columns
+    admitted, suspected, passes, last_reason = row
+    if suspected:
+        return Suspected(passes, last_reason)
+    return PassCount(passes, last_reason) if admitted else TENANT_FULL
 
 
 async def end_pass(

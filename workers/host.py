@@ -16,7 +16,7 @@ from harness.telemetry_otel import Tracing
 from storage_pg.connect import open_pool
 from storage_pg.lease import HostDown, HostIdentity, HostLease
 from storage_pg.open_operations import DueOperation, due_of_session
-from storage_pg.passes import PassCount, TenantFull, begin_pass, end_pass
+from storage_pg.passes import PassCount, Suspected, TenantFull, begin_pass, end_pass
 from storage_pg.sessions import PostgresSessions
 from storage_pg.storage import OpenOperation
 from storage_pg.writer import SharedWriter
@@ -40,6 +40,7 @@ from workers.registry import Registry
 from workers.routing import Router
 from workers.settings import Settings
 from workers.slots import Slots, TenantLines
+from workers.suspects import Suspects
 from workers.tracing import pass_span
 from workers.unopened import Unopened
 from workers.watching import Feed, StreamItem
@@ -118,6 +119,7 @@ class SessionHost:
         )
         self.slots = Slots(settings.max_drives)
         self._tenants = TenantLines()
+        self._suspects = Suspects(clock, int(settings.alone_seconds * 1000))
         self.registry = Registry(
             self.pool,
             self.sessions,
@@ -282,6 +284,7 @@ class SessionHost:
                 ),
                 slots=self.slots,
                 tenants=self._tenants,
+                suspects=self._suspects,
                 draining=lambda: self.draining,
                 due_rows=self._due_rows,
                 begins=self._pass_begins,
@@ -300,8 +303,8 @@ class SessionHost:
         return await due_of_session(self.pool, tenure.tenant_id, tenure.session_id)
 
     async def _pass_begins(
-        self, tenure: Tenure, operation: OpenOperation, reason: str | None
-    ) -> PassCount | TenantFull | None:
+        self, tenure: Tenure, operation: OpenOperation, reason: str | None, alone: bool
+    ) -> PassCount | TenantFull | Suspected | None:
         return await begin_pass(
             self.pool,
             tenure.tenant_id,
@@ -309,6 +312,7 @@ class SessionHost:
             operation.operation_id,
             host_id=tenure.host_id,
             tenant_limit=self.settings.tenant_drives,
+            alone=alone,
             reason=reason,
         )
 
@@ -360,6 +364,11 @@ class SessionHost:
         show("drives", "Passes under way in this process.", lambda: self.registry.driving)
         capacity = self.settings.max_drives if self.role == "worker" else 0
         show("drive_capacity", "Passes that may be under way here.", lambda: capacity)
+        show(
+            "suspects_waiting",
+            "Operations that hosts died under and that wait for their turn here.",
+            lambda: self._suspects.waiting,
+        )
         show("sessions_open", "Sessions owned by this process.", lambda: len(self.registry.all()))
         show("ready", "Whether this process takes work.", lambda: float(self.ready))
 

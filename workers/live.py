@@ -261,7 +261,8 @@ class LiveSession:
         if self._passes.running or self._commands or self._wanted():
             self._idle_since = None
             return soon
-        if due is not None and not draining and due - now <= self._duty.hold_due_ms:
+        held = self._passes.in_line or (due is not None and due - now <= self._duty.hold_due_ms)
+        if due is not None and not draining and held:
             self._idle_since = None
             return soon
         if draining or not self._worked:

@@ -18,16 +18,18 @@ from harness.errors import (
     OperationCancelledByCaller,
     StorageError,
 )
+from harness.operation.values import operation_state
 from harness.result import Err
 from harness.runtime.drive import DriveOptions
 from harness.runtime.harness import AgentHarness
 from storage_pg.due import DueAt, DueNow, DuePoll
-from storage_pg.passes import PassCount, TenantFull
+from storage_pg.passes import PassCount, Suspected, TenantFull
 from storage_pg.storage import OpenOperation, PostgresStorage
 from workers.logs import only_about
 from workers.meter import HostMeter
 from workers.poison import MOST_PASSES, end_as_crash_loop, is_excused
 from workers.slots import Slot, Slots, TenantLines
+from workers.suspects import Suspects, Turn
 
 logger = logging.getLogger(__name__)
 
@@ -65,19 +67,24 @@ class Tenure:
 class PassServices:
     """What passes need of their process.
 
-    `begins` admits and counts a pass, with the reason why the one before failed; `ends` says that one
-    left its operation open, and whether that counts; `over` that one has ended, however it did.
-    `due_rows` reads when the session's operations are due (Unix ms); `traced` is a pass's place in
-    its trace. `tenants` holds who waits until a tenant has fewer passes under way.
+    `begins` admits and counts a pass, with the reason why the one before failed and whether it is a
+    suspect's turn; `ends` says that one left its operation open, and whether that counts; `over` that
+    one has ended, however it did. `due_rows` reads when the session's operations are due (Unix ms);
+    `traced` is a pass's place in its trace. `tenants` holds who waits until a tenant has fewer passes
+    under way, `suspects` who waits until no other suspect is driven here.
     """
 
     clock: Clock
     duty: Duty
     slots: Slots
     tenants: TenantLines
+    suspects: Suspects
     draining: Callable[[], bool]
     due_rows: Callable[[Tenure], Awaitable[dict[str, int]]]
-    begins: Callable[[Tenure, OpenOperation, str | None], Awaitable[PassCount | TenantFull | None]]
+    begins: Callable[
+        [Tenure, OpenOperation, str | None, bool],
+        Awaitable[PassCount | TenantFull | Suspected | None],
+    ]
     ends: Callable[[Tenure, OpenOperation, bool, str | None], Awaitable[None]]
     over: Callable[[Tenure], None]
     traced: Callable[[Tenure, OpenOperation], AbstractContextManager[Context]]
@@ -93,12 +100,23 @@ class _Trouble:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class _Suspect:
+    """An operation that hosts died under in the state with this sequence number: until the state moves
+    on it is driven in its turn."""
+
+    turn: Turn
+    state_seq: int | None
+
+
 @dataclass(slots=True)
 class _Pass:
-    """One pass under way. `counted`: the database knows of it; `refused`: its tenant was full."""
+    """One pass under way. `alone`: it is a suspect's turn; `counted`: the database knows of it;
+    `refused`: the tenant was full, or a suspect has to wait for its turn."""
 
     slot: Slot
     began: int
+    alone: bool
     controller: AbortController = field(default_factory=AbortController)
     task: asyncio.Task[None] | None = None
     counted: bool = False
@@ -125,6 +143,7 @@ class Passes:
         self._running: dict[str, _Pass] = {}
         # Places asked for, or taken over, by operations that are due.
         self._slots: dict[str, Slot] = {}
+        self._suspects: dict[str, _Suspect] = {}
         self._trouble: dict[str, _Trouble] = {}
         self._polls: dict[str, tuple[DuePoll, int]] = {}
         self._full_until = 0
@@ -134,6 +153,11 @@ class Passes:
     def running(self) -> int:
         """How many passes run."""
         return len(self._running)
+
+    @property
+    def in_line(self) -> bool:
+        """Whether a suspect waits here for its turn."""
+        return bool(self._suspects.keys() - self._running.keys())
 
     def take_over(self, slot: Slot, operation_id: str) -> None:
         """A place for this operation, which came with the drive that claimed the session."""
@@ -158,6 +182,7 @@ class Passes:
         waiting for what goes on though it was cancelled; returns when to look next (Unix ms)."""
         nearest: int | None = None
         wanted: set[str] = set()
+        await self._acquit_who_moved_on()
         for operation in self._storage.open_operations():
             running = self._running.get(operation.operation_id)
             if running is not None:
@@ -192,12 +217,19 @@ class Passes:
         if not slot.granted:
             return
         del self._slots[operation_id]
-        if instant > 0 and operation_id not in self._trouble:
+        suspect = self._suspects.get(operation_id)
+        if suspect is not None:
+            suspect.turn.begin()
+        elif instant > 0 and operation_id not in self._trouble:
             self._services.meter.woke((now - instant) / 1000)
-        begun = self._running[operation_id] = _Pass(slot, now)
+        begun = self._running[operation_id] = _Pass(slot, now, alone=suspect is not None)
         begun.task = asyncio.get_running_loop().create_task(self._drive(operation, begun))
 
     async def _instant(self, operation: OpenOperation) -> int:
+        suspect = self._suspects.get(operation.operation_id)
+        if suspect is not None:
+            # It was due when it was told to wait.
+            return suspect.turn.opens_at
         trouble = self._trouble.get(operation.operation_id)
         if trouble is not None:
             return trouble.not_before
@@ -240,6 +272,8 @@ class Passes:
         for slot in self._slots.values():
             slot.give_back()
         self._slots.clear()
+        for operation_id in self._suspects.keys() - self._running.keys():
+            self._acquit(operation_id)
         tasks = [running.task for running in self._running.values() if running.task is not None]
         if tasks:
             await asyncio.wait(tasks, timeout=self._services.duty.close_ms / 1000)
@@ -270,6 +304,8 @@ class Passes:
                 await self._end(operation, excused=excused, reason=reason)
             del self._running[operation.operation_id]
             this.slot.give_back()
+            if this.alone or self._closed:
+                self._acquit(operation.operation_id)
             if not this.refused:
                 self._services.over(self._tenure)
             self._look()
@@ -278,14 +314,22 @@ class Passes:
         operation_id = operation.operation_id
         trouble = self._trouble.get(operation_id)
         reason = None if trouble is None else trouble.reason
-        counted = await self._services.begins(self._tenure, operation, reason)
+        state_seq = await self._state_seq(operation_id)
+        counted = await self._services.begins(self._tenure, operation, reason, this.alone)
         if isinstance(counted, TenantFull):
             this.refused = True
             self._full_until = self._services.clock.now_ms() + _FULL_MS
             self._services.tenants.wait(self._tenure.tenant_id, self._tenant_has_room)
             return
+        # One that is only to be given up need not wait for that.
+        if isinstance(counted, Suspected) and counted.passes <= MOST_PASSES:
+            this.refused = True
+            turn = self._services.suspects.ask(self._tenure.tenant_id, self._look)
+            self._suspects[operation_id] = _Suspect(turn, state_seq)
+            logger.info("operation %s is a suspect: it waits for its turn", operation_id)
+            return
         # None: the row is lost, which the sweep repairs, or the operation is over, which the lane says.
-        this.counted = counted is not None
+        this.counted = isinstance(counted, PassCount)
         lane = await self._harness.lane(operation.lane, BACKGROUND)
         if lane is None:
             raise StorageError(f"operation {operation_id} has no lane {operation.lane!r}")
@@ -301,6 +345,22 @@ class Passes:
     def _tenant_has_room(self) -> None:
         self._full_until = 0
         self._look()
+
+    async def _state_seq(self, operation_id: str) -> int | None:
+        stored = await self._storage.get_value(operation_state(operation_id), BACKGROUND)
+        return None if stored is None else stored.seq
+
+    async def _acquit_who_moved_on(self) -> None:
+        # The count of its passes begins again, or it is over: nobody has to wait for it any longer, and
+        # it for nobody.
+        for operation_id, suspect in list(self._suspects.items()):
+            if await self._state_seq(operation_id) != suspect.state_seq:
+                self._acquit(operation_id)
+
+    def _acquit(self, operation_id: str) -> None:
+        suspect = self._suspects.pop(operation_id, None)
+        if suspect is not None:
+            suspect.turn.give_back()
 
     def _is_open(self, operation: OpenOperation) -> bool:
         return any(

@@ -71,6 +71,8 @@ class Settings(BaseSettings):
     # to close; then they are not waited for any longer.
     abort_seconds: float = Field(default=30.0, ge=0)
     close_seconds: float = Field(default=10.0, gt=0)
+    # So long an operation that hosts died under keeps others of its kind waiting (0: not at all).
+    alone_seconds: float = Field(default=30.0, ge=0)
     linger_ms: int = Field(default=150, ge=0)
     hold_due_ms: int = Field(default=5_000, ge=0)
     death_check_ms: int = Field(default=200, gt=0)

@@ -8,8 +8,10 @@ FROM laneway.dispatch_due(%s::bigint, %s::bigint, %s::integer, %s::integer)
 SELECT next_due, backlog FROM laneway.outlook(%s::bigint)
 
 -- name: begin_drive
-SELECT admitted, passes, last_reason
-FROM laneway.begin_drive(%s::uuid, %s::uuid, %s::uuid, %s::uuid, %s::integer, %s::text)
+SELECT admitted, suspected, passes, last_reason
+FROM laneway.begin_drive(
+    %s::uuid, %s::uuid, %s::uuid, %s::uuid, %s::integer, %s::text, %s::boolean
+)
 
 -- name: end_drive
 SELECT laneway.end_drive(%s::uuid, %s::uuid, %s::uuid, %s::uuid, %s::boolean, %s::text)

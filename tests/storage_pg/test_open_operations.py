@@ -23,7 +23,14 @@ from storage_pg.open_operations import (
     owner_of,
     sweep,
 )
-from storage_pg.passes import TENANT_FULL, PassCount, TenantFull, begin_pass, end_pass
+from storage_pg.passes import (
+    TENANT_FULL,
+    PassCount,
+    Suspected,
+    TenantFull,
+    begin_pass,
+    end_pass,
+)
 from storage_pg.sessions import OwnedSession
 from storage_pg.storage import PostgresStorage
 from tests.storage_pg.kit import Kit
@@ -219,8 +226,14 @@ async def test_a_tenants_limit_holds_across_calls(fresh_kit: Kit) -> None:
 
 
 async def begun(
-    kit: Kit, session_id: str, op: Op, reason: str | None = None, limit: int = 64
-) -> PassCount | TenantFull | None:
+    kit: Kit,
+    session_id: str,
+    op: Op,
+    reason: str | None = None,
+    limit: int = 64,
+    *,
+    alone: bool = False,
+) -> PassCount | TenantFull | Suspected | None:
     return await begin_pass(
         kit.pool,
         kit.tenant,
@@ -228,6 +241,7 @@ async def begun(
         op.id,
         host_id=kit.lease.host_id,
         tenant_limit=limit,
+        alone=alone,
         reason=reason,
     )
 
@@ -252,7 +266,8 @@ async def test_passes_without_progress_are_counted(kit: Kit) -> None:
     session = owned.claimed.id
     assert await begun(kit, session, op) == PassCount(1, None)
     assert await begun(kit, session, op, "a\0\udc00b") == PassCount(2, "a\ufffd\ufffd\ufffdb")
-    assert await begun(kit, session, op) == PassCount(3, "a\ufffd\ufffd\ufffdb")
+    alone = await begun(kit, session, op, alone=True)
+    assert alone == PassCount(3, "a\ufffd\ufffd\ufffdb")
     await ended(kit, session, op, excused=True, reason="not said")
     assert await begun(kit, session, op) == PassCount(3, "a\ufffd\ufffd\ufffdb")
     await ended(kit, session, op, reason="b\0")
