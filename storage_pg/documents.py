@@ -27,6 +27,11 @@ from storage_pg.derived import LAST_RESULT, META, STATE, derived_steps
 from storage_pg.due import Due, PollSettings
 
 _ENTRY, _USAGE, _SET, _UNSET, _APPEND, _CLEAR = 1, 2, 3, 4, 5, 6
+_NOTED = 12
+
+# A value set in this namespace, which no address can have, is no value of the session: it is noted under
+# the idempotency key that its own key names.
+NOTED = ""
 
 # What an attachment reads: it comes with the claim and is kept here while the session is owned.
 CONTROL_NAMESPACES = frozenset(
@@ -169,6 +174,9 @@ def draft(
 def _add(document: Document, write: Write) -> None:
     codes, texts = document.codes, document.texts
     match write:
+        case SetValue(namespace="", key=key, value=str() as made):
+            codes.append(_NOTED)
+            texts += (key.encode(), made.encode())
         case SetValue(namespace=namespace, key=key, value=value):
             codes.append(_SET)
             texts += (namespace.encode(), key.encode(), encode(value))

@@ -1,9 +1,10 @@
 """Idempotency keys: the same key and body get the same answer, another body is refused (design §7).
 
 The key is taken, the work done and the answer kept in one transaction where the work is this
-database's own. Work that commits elsewhere (an operation's acceptance) takes the key first and keeps
-its answer afterwards; it must be idempotent by itself, because a request that dies in between
-leaves the key unanswered until it expires: give such keys a short `keep_ms` when taking them.
+database's own. What a session's owner makes is noted under the key by the owner's own commit
+(`attempt`, `once_under`). Work that commits elsewhere takes the key first and keeps its answer
+afterwards; it must be idempotent by itself, because a request that dies in between leaves the key
+unanswered until it expires: give such keys a short `keep_ms` when taking them.
 """
 
 from __future__ import annotations
@@ -16,11 +17,18 @@ from typing import TypeAlias
 import psycopg
 from psycopg.rows import TupleRow
 
+from harness.context import Context
 from harness.errors import StorageError
+from harness.session.once import Once, Superseded
+from harness.storage.writes import SetValue
+from storage_pg.documents import NOTED
 from storage_pg.queries import QUERIES
-from storage_pg.storage import Pool
+from storage_pg.storage import Pool, fetch_from
 
 DAY_MS = 86_400_000
+
+# The status of a key that stands for what was made (an id, a name) instead of for an answer.
+STANDS_FOR = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +46,16 @@ class Fresh:
 
 
 @dataclass(frozen=True, slots=True)
+class Attempt:
+    """Nothing is known to have been made under this key. This request is the newest that tries to,
+    and the only one that still may."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class Replay:
-    """The answer that the first request got."""
+    """The answer that the first request got; with `STANDS_FOR`, the id that it was given."""
 
     status: int
     response: str
@@ -114,3 +130,44 @@ async def forget(
 ) -> None:
     """Give the key back: the request failed and may be tried again."""
     await connection.execute(QUERIES["forget_key"], (tenant_id, key.key))
+
+
+async def attempt(
+    pool: Pool, tenant_id: str, key: IdempotencyKey, now_ms: int
+) -> Attempt | Replay | KeyConflict | Unanswered:
+    """Begin to have something made under a key, or to make it after all: what an earlier request
+    with the key has not made by now, it does not make any more. Raises `StorageError`."""
+    rows = await fetch_from(
+        pool,
+        "attempt_key",
+        (tenant_id, key.key, key.fingerprint, now_ms, now_ms + key.keep_ms),
+    )
+    match rows:
+        case [(int(number), _, _, _)]:
+            return Attempt(number)
+        case [(None, str(asked), _, _)] if asked != key.fingerprint:
+            return KeyConflict()
+        case [(None, _, int(status), str(response))]:
+            return Replay(status, response)
+        case _:
+            return Unanswered()  # by the release before, or taken back at this very moment
+
+
+def once_under(pool: Pool, tenant_id: str, key: str, number: int) -> Once:
+    """Lets a session's owner make what attempt `number` asks for once under the key.
+
+    The owner's commit notes it; the lane's line and the fence see to it that nothing comes between
+    the look for a note and that commit.
+    """
+
+    async def made(context: Context) -> str | None:
+        rows = await fetch_from(pool, "key_standing", (tenant_id, key))
+        match rows:
+            case [(_, status, str(known))] if status == STANDS_FOR:
+                return known
+            case [(newest, None, _)] if newest == number:
+                return None
+            case _:
+                raise Superseded
+
+    return Once(made, lambda made_id: SetValue(NOTED, key, made_id))

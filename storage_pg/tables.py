@@ -312,6 +312,7 @@ idempotency_keys = Table(
     Column("response", Text),
     Column("created_at", BigInteger, nullable=False),
     Column("expires_at", BigInteger, nullable=False),
+    Column("attempt", Integer, nullable=False, server_default=text("0")),
     PrimaryKeyConstraint("tenant_id", "key"),
     Index("idempotency_keys_expiry", "expires_at"),
 )

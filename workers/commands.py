@@ -55,6 +55,10 @@ class OperationIdTaken(TaggedError, frozen=True, kw_only=True, tag=True):
     operation_id: str
 
 
+class RequestInProgress(TaggedError, frozen=True, kw_only=True, tag=True):
+    """A later request with the same idempotency key took this one's place; ask again for its answer."""
+
+
 class _Command(
     msgspec.Struct,
     frozen=True,
@@ -67,6 +71,21 @@ class _Command(
     """Common encoding rules of commands."""
 
 
+class RequestKey(
+    msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True
+):
+    """The idempotency key that a command was asked for with, and the number of the attempt."""
+
+    key: str
+    attempt: int
+
+
+class _Keyed(_Command, frozen=True, kw_only=True):
+    """A command that makes something: once under its `request`, if it has one."""
+
+    request: RequestKey | None = None
+
+
 class Accept(_Command, frozen=True, kw_only=True, tag="accept"):
     """Accept an operation durably (`OperationAdmission`). A repeated operation id is answered with
     the admission it had."""
@@ -75,7 +94,7 @@ class Accept(_Command, frozen=True, kw_only=True, tag="accept"):
     request: OperationRequest
 
 
-class Steer(_Command, frozen=True, kw_only=True, tag="steer"):
+class Steer(_Keyed, frozen=True, kw_only=True, tag="steer"):
     """Queue input for the open run's next turn (`QueuedEntry`)."""
 
     lane: str
@@ -83,7 +102,7 @@ class Steer(_Command, frozen=True, kw_only=True, tag="steer"):
     images: tuple[ImageContent, ...] = ()
 
 
-class FollowUp(_Command, frozen=True, kw_only=True, tag="follow_up"):
+class FollowUp(_Keyed, frozen=True, kw_only=True, tag="follow_up"):
     """Queue input for when the open run would otherwise end (`QueuedEntry`)."""
 
     lane: str
@@ -91,7 +110,7 @@ class FollowUp(_Command, frozen=True, kw_only=True, tag="follow_up"):
     images: tuple[ImageContent, ...] = ()
 
 
-class NextRun(_Command, frozen=True, kw_only=True, tag="next_run"):
+class NextRun(_Keyed, frozen=True, kw_only=True, tag="next_run"):
     """Queue input that the next run starts with (`QueuedEntry`)."""
 
     lane: str
@@ -125,7 +144,7 @@ class Resume(_Command, frozen=True, kw_only=True, tag="resume"):
     lane: str
 
 
-class CreateLane(_Command, frozen=True, kw_only=True, tag="create_lane"):
+class CreateLane(_Keyed, frozen=True, kw_only=True, tag="create_lane"):
     """Create a lane at an entry, or at the root (`LaneExecution`)."""
 
     name: str
@@ -141,14 +160,14 @@ class ConfigureLane(_Command, frozen=True, kw_only=True, tag="configure_lane"):
     active_tools: tuple[str, ...] | None = None
 
 
-class AppendMessage(_Command, frozen=True, kw_only=True, tag="append_message"):
+class AppendMessage(_Keyed, frozen=True, kw_only=True, tag="append_message"):
     """Append a settled message; during a run it waits for the next checkpoint (`QueuedEntry`)."""
 
     lane: str
     message: AgentMessage
 
 
-class AppendCustom(_Command, frozen=True, kw_only=True, tag="append_custom"):
+class AppendCustom(_Keyed, frozen=True, kw_only=True, tag="append_custom"):
     """Append application data; during a run it waits for the next checkpoint (`QueuedEntry`)."""
 
     lane: str
@@ -169,7 +188,7 @@ class SetLabel(_Command, frozen=True, kw_only=True, tag="set_label"):
     label: str | None
 
 
-class RecordUsage(_Command, frozen=True, kw_only=True, tag="record_usage"):
+class RecordUsage(_Keyed, frozen=True, kw_only=True, tag="record_usage"):
     """Append a reconciliation row to the ledger (`RecordedUsage`)."""
 
     lane: str
@@ -216,8 +235,9 @@ Command: TypeAlias = (
     | Drive
 )
 
-# Commands that write nothing when they are repeated after an answer that got lost.
-REPEATABLE = (
+# Commands that write nothing when they are repeated after an answer that got lost. The others do not
+# under a key.
+_REPEATABLE = (
     Accept,
     CancelQueued,
     RequestAbort,
@@ -230,6 +250,12 @@ REPEATABLE = (
     InspectLanes,
     Drive,
 )
+
+
+def repeatable(command: Command) -> bool:
+    """Whether a command whose outcome is unknown may be tried again."""
+    return isinstance(command, _REPEATABLE) or command.request is not None
+
 
 # Commands after which an operation may be due that was not before.
 WAKING = (Accept, RequestAbort, Abort, Resume)
@@ -263,6 +289,7 @@ CommandError: TypeAlias = (
     | UnknownModel
     | InvalidRequest
     | OperationIdTaken
+    | RequestInProgress
 )
 
 # The JSON of the result struct that the command's docstring names, or an expected rejection.

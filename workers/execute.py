@@ -22,6 +22,7 @@ from harness.operation.results import LaneExecution, OperationAdmission, QueuedE
 from harness.result import Err, Ok, Result
 from harness.runtime.agent_lane import AgentLane
 from harness.runtime.harness import AgentHarness
+from harness.session.once import Once, Superseded
 from harness.settings import LaneConfiguration, ModelIdentity
 from workers.commands import (
     Abort,
@@ -42,6 +43,8 @@ from workers.commands import (
     RecordUsage,
     Reply,
     RequestAbort,
+    RequestInProgress,
+    RequestKey,
     Resume,
     SetLabel,
     SetName,
@@ -68,12 +71,13 @@ class Surroundings:
 
     `drives` says whether this owner drives what it accepts; `find_model` whether a model is
     configured; `find_admission` looks an operation id up in the receipts: the admission it had, or
-    None when it is new.
+    None when it is new; `once` sees to it that what a request asks for is made once under its key.
     """
 
     drives: bool
     find_model: Callable[[ModelIdentity], bool]
     find_admission: Callable[[str], Awaitable[OperationAdmission | None]]
+    once: Callable[[RequestKey | None], Once | None]
 
 
 async def execute(
@@ -85,6 +89,8 @@ async def execute(
         return await _execute(harness, command, surroundings, context)
     except InvalidArgument as error:
         return Err(InvalidRequest(message=str(error)))
+    except Superseded as error:
+        return Err(RequestInProgress(message=str(error)))
 
 
 async def _execute(
@@ -101,8 +107,9 @@ async def _execute(
             return _NOTHING
         case InspectLanes():
             return Ok(encode(await harness.lanes(context)))
-        case CreateLane(name=name, at=at):
-            created = await harness.create_lane(name, at, context)
+        case CreateLane(name=name, at=at, request=request):
+            once = surroundings.once(request)
+            created = await harness.create_lane(name, at, context, once=once)
             if isinstance(created, Err):
                 return Err(created.error)
             return Ok(encode(await created.value.inspect_execution(context)))
@@ -154,12 +161,15 @@ async def _on_lane(  # noqa: C901 -- one flat dispatch, a line or two for each c
     match command:
         case Accept():
             return await _accept(lane, command, surroundings, context)
-        case Steer(message=message, images=images):
-            return _reply(await lane.steer(message, context, images=images))
-        case FollowUp(message=message, images=images):
-            return _reply(await lane.follow_up(message, context, images=images))
-        case NextRun(message=message, images=images):
-            return _reply(await lane.next_run(message, context, images=images))
+        case Steer(message=message, images=images, request=request):
+            once = surroundings.once(request)
+            return _reply(await lane.steer(message, context, images=images, once=once))
+        case FollowUp(message=message, images=images, request=request):
+            once = surroundings.once(request)
+            return _reply(await lane.follow_up(message, context, images=images, once=once))
+        case NextRun(message=message, images=images, request=request):
+            once = surroundings.once(request)
+            return _reply(await lane.next_run(message, context, images=images, once=once))
         case CancelQueued(entry_id=entry_id):
             return _reply(await lane.cancel_queued(entry_id, context))
         case RequestAbort(operation_id=operation_id):
@@ -173,16 +183,21 @@ async def _on_lane(  # noqa: C901 -- one flat dispatch, a line or two for each c
             return Ok(encode(execution))
         case ConfigureLane():
             return await _configure(lane, command, surroundings, context)
-        case AppendMessage(message=message):
+        case AppendMessage(message=message, request=request):
             await _check_appendable(lane, surroundings, context)
-            entry_id = await lane.tree.append_message(message, context)
+            once = surroundings.once(request)
+            entry_id = await lane.tree.append_message(message, context, once=once)
             return Ok(encode(QueuedEntry(entry_id=entry_id)))
-        case AppendCustom(custom_type=custom_type, data=data):
+        case AppendCustom(custom_type=custom_type, data=data, request=request):
             await _check_appendable(lane, surroundings, context)
-            entry_id = await lane.tree.append_custom_entry(custom_type, data, context)
+            once = surroundings.once(request)
+            entry_id = await lane.tree.append_custom_entry(custom_type, data, context, once=once)
             return Ok(encode(QueuedEntry(entry_id=entry_id)))
-        case RecordUsage(usage=usage, entry_id=entry_id, details=details):
-            recorded = await lane.record_usage(usage, context, entry_id=entry_id, details=details)
+        case RecordUsage(usage=usage, entry_id=entry_id, details=details, request=request):
+            once = surroundings.once(request)
+            recorded = await lane.record_usage(
+                usage, context, entry_id=entry_id, details=details, once=once
+            )
             if isinstance(recorded, Err):
                 return Err(recorded.error)
             return Ok(encode(RecordedUsage(id=recorded.value)))

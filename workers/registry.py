@@ -13,12 +13,15 @@ from harness.environment import Environment
 from harness.errors import SessionNotFound
 from harness.operation.results import OperationAdmission
 from harness.runtime.harness import AgentHarness
+from harness.session.once import Once
 from storage_pg.claimed import HeldElsewhere, NoSuchSession
+from storage_pg.idempotency import once_under
 from storage_pg.lease import HostLease
 from storage_pg.open_operations import find_operation
 from storage_pg.sessions import OwnedSession, PostgresSessions
 from storage_pg.storage import Pool
 from workers.agents import Agents
+from workers.commands import RequestKey
 from workers.execute import Surroundings
 from workers.hints import Hints
 from workers.live import EndReason, LiveSession, Services
@@ -151,7 +154,12 @@ class Registry:
         async def find_admission(operation_id: str) -> OperationAdmission | None:
             return await self.find_admission(tenant_id, session_id, operation_id)
 
-        surroundings = Surroundings(drives, self._agents.knows, find_admission)
+        def once(request: RequestKey | None) -> Once | None:
+            if request is None:
+                return None
+            return once_under(self._pool, tenant_id, request.key, request.attempt)
+
+        surroundings = Surroundings(drives, self._agents.knows, find_admission, once)
         opening = self._opening[session_id]
         live = LiveSession(
             owned,

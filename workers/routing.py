@@ -35,7 +35,6 @@ from storage_pg.open_operations import (
 from storage_pg.storage import Pool
 from workers.commands import (
     READING,
-    REPEATABLE,
     WAKING,
     Accept,
     Command,
@@ -44,6 +43,7 @@ from workers.commands import (
     OperationIdTaken,
     Reply,
     Resume,
+    repeatable,
 )
 from workers.committed import CommittedSessions
 from workers.execute import NeedsDriver
@@ -131,7 +131,7 @@ class Router:
             if not isinstance(outcome, _Again):
                 return await self._settled(tenant_id, session_id, command, outcome)
             unknown = unknown or outcome.unknown
-            if unknown and not isinstance(command, REPEATABLE):
+            if unknown and not repeatable(command):
                 raise OutcomeUnknown(f"the outcome of the command is unknown: {outcome.reason}")
             if self._clock.monotonic() >= deadline:
                 why = f"session {session_id} has no reachable owner: {outcome.reason}"

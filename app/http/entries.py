@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
+import msgspec
 from fastapi import APIRouter, Depends, Query
 from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict, Field
@@ -12,7 +13,7 @@ from app.http.auth import Caller, Reader, Writer
 from app.http.bodies import read, read_raw
 from app.http.calls import Ctx, Svc, answer, no_content, reading, require_lane, run
 from app.http.cursors import page, parse_seq_cursor, seq_bounds, seq_cursor
-from app.http.idempotency import Key, fingerprint, once
+from app.http.idempotency import Key, fingerprint, make_once, queued
 from app.http.openapi import route
 from app.http.parameters import (
     CursorText,
@@ -34,7 +35,7 @@ from harness.operation import values
 from harness.operation.results import QueuedEntry
 from harness.result import Err
 from harness.storage.protocol import BranchOrder, BranchScan, EntryScan, SeqOrder
-from workers.commands import AppendCustom, AppendMessage, SetLabel
+from workers.commands import AppendCustom, AppendMessage, RequestKey, SetLabel
 
 router = APIRouter(prefix="/v1/sessions/{session_id}", tags=["entries"])
 
@@ -216,11 +217,12 @@ async def append_entry(
         else AppendCustom(lane=lane, custom_type=body.custom_type, data=body.data)
     )
 
-    async def work() -> bytes:
-        return await run(services, caller, session_id, command, context)
+    async def make(request: RequestKey | None) -> bytes:
+        keyed = msgspec.structs.replace(command, request=request)
+        return await run(services, caller, session_id, keyed, context)
 
     asked = fingerprint("append", session_id, lane, raw)
-    return await once(services, caller.tenant_id, key, asked, 201, work)
+    return await make_once(services, caller.tenant_id, key, asked, 201, make, queued)
 
 
 async def _set_label(

@@ -1,9 +1,9 @@
 """`Idempotency-Key`: the same key and body get the same answer, another body is refused (design §7).
 
 Where a session is made, the key is taken in the transaction that makes it. What a session's owner
-commits cannot share a transaction with the key: there the key first gets to stand for an id, and the
-owner makes one operation of one id however often it is asked; or, for work without such an id,
-the key is taken for a minute and the answer kept when there is one.
+commits cannot share a transaction with the key's first use: the key of an operation first gets to
+stand for its id, and whatever else is made is noted under the key by the owner's own commit. An
+import has neither: its key is taken for a minute and the answer kept when there is one.
 """
 
 from __future__ import annotations
@@ -21,26 +21,29 @@ from app.http.parameters import is_text
 from app.http.problems import Problem, invalid
 from app.http.services import Services
 from harness.ids import parse_uuid7
+from harness.operation.results import QueuedEntry
 from storage_pg.idempotency import (
     DAY_MS,
+    STANDS_FOR,
+    Attempt,
     Fresh,
     IdempotencyKey,
     KeyConflict,
     Replay,
     Reservation,
     Unanswered,
+    attempt,
     forget,
     keep,
     reserve,
     tenant_transaction,
 )
+from workers.commands import RequestKey
 
 REPLAYED = {"Idempotency-Replayed": "true"}
 
 # A request that dies between its work and its answer leaves the key taken for this long.
 _TAKEN_MS = 60_000
-# The mark of a key that stands for an id instead of for an answer.
-_STANDS_FOR = 0
 
 
 def _check(key: str | None) -> str | None:
@@ -118,6 +121,40 @@ async def once(
     return answer(made, status)
 
 
+async def queued(entry_id: str) -> QueuedEntry:
+    """The answer for what was queued or appended before."""
+    return QueuedEntry(entry_id=entry_id)
+
+
+async def make_once(
+    services: Services,
+    tenant_id: str,
+    key: str | None,
+    asked: str,
+    status: int,
+    make: Callable[[RequestKey | None], Awaitable[bytes]],
+    made: Callable[[str], Awaitable[object]],
+) -> Response:
+    """The answer of `make`, a command that a session's owner carries out once for each key.
+
+    `made` is the answer for the id of what was made before. Until something is, each request tries:
+    whatever became of those before it, and whatever they were refused for.
+    """
+    if key is None:
+        return answer(await make(None), status)
+    now = services.environment.clock.now_ms()
+    found = await attempt(services.pool, tenant_id, IdempotencyKey(key, asked), now)
+    match found:
+        case Attempt(number=number):
+            return answer(await make(RequestKey(key=key, attempt=number)), status)
+        case Replay(response=known) if found.status == STANDS_FOR:
+            return answer(await made(known), status, REPLAYED)
+        case Replay(status=kept, response=response):
+            return answer(response.encode(), kept, REPLAYED)
+        case KeyConflict() | Unanswered():
+            raise refused(found)
+
+
 async def id_for_key(
     services: Services, tenant_id: str, key: str, asked: str, wanted: str | None
 ) -> tuple[str, bool]:
@@ -131,10 +168,10 @@ async def id_for_key(
     async with tenant_transaction(services.pool, tenant_id) as connection:
         reservation = await reserve(connection, tenant_id, taken, now)
         if isinstance(reservation, Fresh):
-            await keep(connection, tenant_id, taken, _STANDS_FOR, made)
+            await keep(connection, tenant_id, taken, STANDS_FOR, made)
             return made, False
     match reservation:
-        case Replay(status=0, response=known):
+        case Replay(response=known) if reservation.status == STANDS_FOR:
             return known, True
         case Replay():
             raise refused(KeyConflict())

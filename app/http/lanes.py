@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from app.http.auth import Caller, Reader, Writer
 from app.http.bodies import read, read_raw
 from app.http.calls import Ctx, Svc, answer, run
-from app.http.idempotency import Key, fingerprint, once
+from app.http.idempotency import Key, fingerprint, make_once
 from app.http.openapi import route
 from app.http.parameters import Lane, SessionId, canonical_uuid, is_text
 from app.http.problems import invalid, rejection
@@ -23,7 +23,7 @@ from harness.context import Context
 from harness.errors import InvalidLane
 from harness.operation import values
 from harness.operation.results import LaneExecution, LaneInfo
-from workers.commands import ConfigureLane, CreateLane, Inspect, InspectLanes
+from workers.commands import ConfigureLane, CreateLane, Inspect, InspectLanes, RequestKey
 
 router = APIRouter(prefix="/v1/sessions/{session_id}/lanes", tags=["lanes"])
 
@@ -79,19 +79,24 @@ async def create_lane(
     context: Ctx,
     key: Key = None,
 ) -> Response:
-    """Create a lane; its name is permanent."""
+    """Create a lane; its name is permanent. The same key is the same lane: it is answered as it is by
+    then."""
     raw, body = given
     reason = _unusable(body.name)
     if reason is not None:
         message = f"invalid lane name: {reason}"
         raise rejection(InvalidLane(message=message, lane=body.name, reason=reason))
 
-    async def work() -> bytes:
-        await run(services, caller, session_id, CreateLane(name=body.name, at=body.at), context)
-        return encode(await _view(services, caller, session_id, body.name, context))
+    async def make(request: RequestKey | None) -> bytes:
+        command = CreateLane(name=body.name, at=body.at, request=request)
+        await run(services, caller, session_id, command, context)
+        return encode(await made(body.name))
+
+    async def made(name: str) -> LaneView:
+        return await _view(services, caller, session_id, name, context)
 
     asked = fingerprint("lane", session_id, raw)
-    return await once(services, caller.tenant_id, key, asked, 201, work)
+    return await make_once(services, caller.tenant_id, key, asked, 201, make, made)
 
 
 def _unusable(name: str) -> str | None:

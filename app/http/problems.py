@@ -52,7 +52,10 @@ REJECTIONS: dict[str, int] = {
     commands.UnknownModel.__name__: 422,
     commands.InvalidRequest.__name__: 422,
     commands.OperationIdTaken.__name__: 409,
+    commands.RequestInProgress.__name__: 409,
 }
+# Rejections that the same request may not meet again in a moment.
+_PASSING = (errors.Closed, commands.RequestInProgress)
 
 
 class Problem(HTTPException):
@@ -101,9 +104,8 @@ def rejection(error: errors.TaggedError) -> Problem:
     detail = str(fields.pop("message"))
     code = str(fields.pop("code"))
     status = REJECTIONS.get(code, 500)
-    return Problem(
-        status, code, detail, fields=fields, headers=_RETRY_SOON if status == 503 else None
-    )
+    headers = _RETRY_SOON if isinstance(error, _PASSING) else None
+    return Problem(status, code, detail, fields=fields, headers=headers)
 
 
 def storage_problem(error: errors.HarnessError) -> Problem:

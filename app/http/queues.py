@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, Any, TypeAlias
 
+import msgspec
 from fastapi import APIRouter, Depends
 from fastapi.responses import Response
 
 from app.http.auth import Caller, Reader, Writer
 from app.http.bodies import read_raw
 from app.http.calls import Ctx, Svc, answer, listed, run
-from app.http.idempotency import Key, fingerprint, once
+from app.http.idempotency import Key, fingerprint, make_once, queued
 from app.http.openapi import route
 from app.http.parameters import Lane, QueuedId, SessionId
 from app.http.problems import not_found
@@ -23,7 +24,7 @@ from harness.operation.results import CancelQueued as Cancelled
 from harness.operation.results import QueueContents, QueuedEntry
 from harness.operation.state import PendingMessage, RunState
 from storage_pg.reader import SessionReader
-from workers.commands import CancelQueued, FollowUp, NextRun, Steer
+from workers.commands import CancelQueued, FollowUp, NextRun, RequestKey, Steer
 
 router = APIRouter(prefix="/v1/sessions/{session_id}/lanes/{lane}", tags=["queues"])
 
@@ -95,11 +96,12 @@ async def _queue(
     key: str | None,
     context: Context,
 ) -> Response:
-    async def work() -> bytes:
-        return await run(services, caller, session_id, command, context)
+    async def make(request: RequestKey | None) -> bytes:
+        keyed = msgspec.structs.replace(command, request=request)
+        return await run(services, caller, session_id, keyed, context)
 
     asked = fingerprint(type(command).__name__, session_id, command.lane, raw)
-    return await once(services, caller.tenant_id, key, asked, 202, work)
+    return await make_once(services, caller.tenant_id, key, asked, 202, make, queued)
 
 
 @router.get("/queue", **route("getQueue", {200: ("QueueContents", QueueContents)}))

@@ -11,7 +11,7 @@ from app.http.auth import Reader, UsageReader, Writer
 from app.http.bodies import read_raw
 from app.http.calls import Ctx, Svc, answer, reading, run
 from app.http.cursors import page, seq_bounds, seq_cursor
-from app.http.idempotency import Key, fingerprint, once
+from app.http.idempotency import Key, fingerprint, make_once
 from app.http.openapi import route
 from app.http.parameters import CursorText, Limit, SessionId, canonical_uuid
 from app.http.problems import invalid, rejection
@@ -20,7 +20,7 @@ from harness.errors import UnknownTarget
 from harness.session.session import MAIN_LANE
 from harness.storage.protocol import SeqOrder, UsageScan
 from harness.usage import SessionStats
-from workers.commands import RecordedUsage, RecordUsage
+from workers.commands import RecordedUsage, RecordUsage, RequestKey
 
 router = APIRouter(prefix="/v1/sessions/{session_id}", tags=["usage"])
 
@@ -78,23 +78,30 @@ async def record_usage(
 ) -> Response:
     """Add a correction to the ledger."""
     raw, body = given
-    if body.entry_id is not None:
-        entry_id = canonical_uuid(body.entry_id)
-        if entry_id is None:
-            raise invalid("body.entryId", "it is not a UUID")
-        reader = await reading(services, caller, session_id)
-        if entry_id not in await reader.get_entries([entry_id], context):
-            message = f"no entry {entry_id}"
-            raise rejection(UnknownTarget(message=message, target_id=entry_id))
-    command = RecordUsage(
-        lane=MAIN_LANE, usage=body.usage, entry_id=body.entry_id, details=body.details
-    )
+    entry_id = None if body.entry_id is None else canonical_uuid(body.entry_id)
+    if body.entry_id is not None and entry_id is None:
+        raise invalid("body.entryId", "it is not a UUID")
 
-    async def work() -> bytes:
+    async def make(request: RequestKey | None) -> bytes:
+        if entry_id is not None:
+            reader = await reading(services, caller, session_id)
+            if entry_id not in await reader.get_entries([entry_id], context):
+                message = f"no entry {entry_id}"
+                raise rejection(UnknownTarget(message=message, target_id=entry_id))
+        command = RecordUsage(
+            lane=MAIN_LANE,
+            usage=body.usage,
+            entry_id=entry_id,
+            details=body.details,
+            request=request,
+        )
         return await run(services, caller, session_id, command, context)
 
+    async def made(row_id: str) -> RecordedUsage:
+        return RecordedUsage(id=row_id)
+
     asked = fingerprint("usage", session_id, raw)
-    return await once(services, caller.tenant_id, key, asked, 201, work)
+    return await make_once(services, caller.tenant_id, key, asked, 201, make, made)
 
 
 @router.get("/stats", **route("getStats", {200: ("SessionStats", SessionStats)}))

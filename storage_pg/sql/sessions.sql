@@ -43,3 +43,10 @@ WHERE tenant_id = %s::uuid AND key = %s
 
 -- name: forget_key
 DELETE FROM laneway.idempotency_keys WHERE tenant_id = %s::uuid AND key = %s
+
+-- name: attempt_key
+SELECT attempt, fingerprint, status, response
+FROM laneway.attempt_key(%s::uuid, %s::text, %s::text, %s::bigint, %s::bigint)
+
+-- name: key_standing
+SELECT attempt, status, response FROM laneway.key_standing(%s::uuid, %s::text)
