@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from storage_pg.open_operations import SessionOwner
 from storage_pg.storage import Pool, fetch_from
 
 # A host that holds its lock but has not said for this long that it lives is cut off.
@@ -54,6 +55,12 @@ async def list_hosts(pool: Pool) -> list[Host]:
     """All hosts, oldest first."""
     rows = await fetch_from(pool, "list_hosts", ())
     return [Host(*row) for row in rows]  # pyright: ignore[reportArgumentType]  # columns of the statement
+
+
+async def ready_workers(pool: Pool, seconds: float) -> list[SessionOwner]:
+    """The workers that take new operations and said within so many seconds that they live."""
+    rows = await fetch_from(pool, "ready_workers", (seconds,))
+    return [SessionOwner(*row) for row in rows]  # pyright: ignore[reportArgumentType]  # columns of the statement
 
 
 async def get_host(pool: Pool, host_id: str) -> Host | None:

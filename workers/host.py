@@ -14,14 +14,15 @@ from harness.context import Context
 from harness.environment import Environment
 from harness.telemetry_otel import Tracing
 from storage_pg.connect import open_pool
+from storage_pg.hosts import ready_workers
 from storage_pg.lease import HostDown, HostIdentity, HostLease
-from storage_pg.open_operations import DueOperation, due_of_session
+from storage_pg.open_operations import DueOperation, SessionOwner, due_of_session
 from storage_pg.passes import PassCount, Suspected, TenantFull, begin_pass, end_pass
 from storage_pg.sessions import PostgresSessions
 from storage_pg.storage import OpenOperation
 from storage_pg.writer import SharedWriter
 from workers.agents import Agents
-from workers.commands import Command, Reply
+from workers.commands import Accept, Command, Reply
 from workers.committed import CommittedSessions
 from workers.deaths import DeathWatch
 from workers.dispatcher import Dispatcher
@@ -36,11 +37,13 @@ from workers.live import LiveSession, Services
 from workers.metrics import Metrics
 from workers.passes import Duty, PassServices, Tenure
 from workers.peers import Peers
+from workers.placement import Placement
 from workers.registry import Registry
 from workers.routing import Router
 from workers.settings import Settings
 from workers.slots import Slots, TenantLines
 from workers.suspects import Suspects
+from workers.taking import Taking
 from workers.tracing import pass_span
 from workers.unopened import Unopened
 from workers.watching import Feed, StreamItem
@@ -48,6 +51,9 @@ from workers.watching import Feed, StreamItem
 logger = logging.getLogger(__name__)
 
 Role: TypeAlias = Literal["worker", "api"]
+
+# A worker that has not said that it lives for so many heartbeats is given nothing new.
+_MISSED_HEARTBEATS = 2.0
 
 
 class SessionHost:
@@ -142,6 +148,13 @@ class SessionHost:
             seconds=settings.command_seconds,
             woken=self.dispatcher.poke,
             host_id=lambda: self.lease.host_id,
+            # A worker has what comes to it; it is asked, and asks nobody.
+            placement=Placement(self._ready_workers, clock, rng) if role == "api" else None,
+        )
+        self._taking = Taking(
+            self.registry,
+            self.slots,
+            takes_work=lambda: self.takes_work and not self.draining,
         )
         self._follower = Follower(
             self.pool,
@@ -260,6 +273,15 @@ class SessionHost:
     def get(self, tenant_id: str, session_id: str) -> LiveSession | None:
         """The session if it is owned here. Raises `SessionNotFound` for another tenant's."""
         return self.registry.get(tenant_id, session_id)
+
+    async def take(
+        self, tenant_id: str, session_id: str, command: Accept, context: Context
+    ) -> Reply:
+        """Accept an operation here and drive it (see `Taking.take`)."""
+        return await self._taking.take(tenant_id, session_id, command, context)
+
+    async def _ready_workers(self) -> list[SessionOwner]:
+        return await ready_workers(self.pool, _MISSED_HEARTBEATS * self.settings.heartbeat_seconds)
 
     def _take(self, operation: DueOperation) -> None:
         self._drives.take(operation)

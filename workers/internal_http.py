@@ -27,11 +27,12 @@ from harness.errors import (
     StorageCorrupt,
 )
 from harness.telemetry_otel import Tracing
-from workers.commands import Command, Reply, decode_command, encode_command, encode_reply
+from workers.commands import Accept, Command, Reply, decode_command, encode_command, encode_reply
 from workers.execute import NeedsDriver
 from workers.exposition import CONTENT_TYPE
 from workers.internal_auth import HOST, ClusterSecret
 from workers.live import LiveSession, Retired
+from workers.taking import NoRoom
 from workers.tracing import TRACEPARENT, context_below
 from workers.watching import (
     EndItem,
@@ -46,6 +47,7 @@ from workers.watching import (
 logger = logging.getLogger(__name__)
 
 EXECUTE = "/internal/execute"
+TAKE = "/internal/take"
 WATCH = "/internal/watch"
 METRICS = "/metrics"
 
@@ -53,11 +55,15 @@ METRICS = "/metrics"
 UNAUTHORIZED = 403
 NO_SESSION = 404
 NO_LANE = 410
+NOT_ALLOWED = 405
 NOT_OWNER = 409
 WRONG_HOST = 421
+NO_ROOM = 429
 FAULTED = 500
 
 HEARTBEAT_SECONDS = 5.0
+# Longer than the others keep an idle connection: whoever ends one may do so as a request is on its way.
+_KEEP_ALIVE_SECONDS = 75
 
 # Any: pyright cannot name a literal type as type[T]; the decoder takes it.
 _REASON: Any = EndReason
@@ -83,6 +89,12 @@ class Owner(Protocol):
 
     def get(self, tenant_id: str, session_id: str) -> LiveSession | None:
         """The session, if it is owned here."""
+        ...
+
+    async def take(
+        self, tenant_id: str, session_id: str, command: Accept, context: Context
+    ) -> Reply:
+        """Accept an operation whoever owned the session before (see `Taking.take`)."""
         ...
 
 
@@ -125,6 +137,7 @@ class InternalServer:
             log_config=None,
             access_log=False,
             server_header=False,
+            timeout_keep_alive=_KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=2,
         )
         self._server = _QuietServer(config)
@@ -171,11 +184,12 @@ class InternalServer:
             return Response(status_code=WRONG_HOST, headers=proof)
         routes: dict[str, Callable[[bytes, Context], Awaitable[Response]]] = {
             EXECUTE: self._execute,
+            TAKE: self._take,
             WATCH: self._watch,
         }
         answer = routes.get(request.url.path)
         if answer is None or request.method != "POST":
-            return Response(status_code=405, headers=proof)
+            return Response(status_code=NOT_ALLOWED, headers=proof)
         try:
             response = await answer(
                 body, context_below(self._tracing, request.headers.get(TRACEPARENT))
@@ -186,6 +200,8 @@ class InternalServer:
             response = Response(status_code=NO_SESSION)
         except NoSuchLane:
             response = Response(status_code=NO_LANE)
+        except NoRoom:
+            response = Response(status_code=NO_ROOM)
         except (Retired, NeedsDriver):
             response = Response(status_code=NOT_OWNER)
         except (HarnessFault, HarnessClosed, TimeoutError) as error:
@@ -215,6 +231,14 @@ class InternalServer:
         live = self._live(tenant_id, session_id)
         async with asyncio.timeout(self._command_seconds):
             reply: Reply = await live.execute(command, context)
+        return Response(encode_reply(reply), media_type="application/octet-stream")
+
+    async def _take(self, body: bytes, context: Context) -> Response:
+        tenant_id, session_id, command = decode_execution(body)
+        if not isinstance(command, Accept):
+            raise StorageCorrupt("only new operations can be taken")
+        async with asyncio.timeout(self._command_seconds):
+            reply = await self._owner.take(tenant_id, session_id, command, context)
         return Response(encode_reply(reply), media_type="application/octet-stream")
 
     async def _watch(self, body: bytes, _context: Context) -> Response:

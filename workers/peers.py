@@ -7,22 +7,25 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TypeAlias
 
-import httpx
+import aiohttp
 import msgspec
 
 from harness.codec import encode
 from harness.context import Context
 from harness.errors import HarnessError, SessionNotFound
 from storage_pg.open_operations import SessionOwner
-from workers.commands import Command, Reply, decode_reply
+from workers.commands import Accept, Command, Reply, decode_reply
 from workers.internal_auth import ClusterSecret
 from workers.internal_http import (
     EXECUTE,
     FAULTED,
     HEARTBEAT_SECONDS,
     NO_LANE,
+    NO_ROOM,
     NO_SESSION,
+    NOT_ALLOWED,
     NOT_OWNER,
+    TAKE,
     WATCH,
     WRONG_HOST,
     WatchBody,
@@ -33,18 +36,22 @@ from workers.tracing import TRACEPARENT
 from workers.watching import NoSuchLane, StreamItem
 
 _CONNECT_SECONDS = 2.0
+# A worker that takes longer than this to accept something new is not the one to ask.
+_TAKE_SECONDS = 2.0
 # A stream without even a heartbeat for this long is broken.
 _SILENCE_SECONDS = 3 * HEARTBEAT_SECONDS
 _MOST_CONNECTIONS = 2_000
+_KEEP_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class NotThere:
     """The host does not own the session, or is gone: look for the owner again. `unknown`: the command
-    may have been executed all the same."""
+    may have been executed all the same. `full`: it has no room for more at the moment."""
 
     reason: str
     unknown: bool = False
+    full: bool = False
 
 
 class PeerRefused(HarnessError):
@@ -59,19 +66,27 @@ class Peers:
 
     def __init__(self, secret: ClusterSecret, command_seconds: float) -> None:
         self._secret = secret
-        self._client = httpx.AsyncClient(
-            timeout=httpx.Timeout(command_seconds + 5, connect=_CONNECT_SECONDS),
-            limits=httpx.Limits(
-                max_connections=_MOST_CONNECTIONS,
-                max_keepalive_connections=100,
-                keepalive_expiry=30,
-            ),
-            trust_env=False,
-        )
+        self._seconds = {EXECUTE: command_seconds + 5, TAKE: _TAKE_SECONDS}
+        self._session: aiohttp.ClientSession | None = None
 
     async def close(self) -> None:
         """Give the connections back."""
-        await self._client.aclose()
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    @property
+    def _client(self) -> aiohttp.ClientSession:
+        # Made where a loop runs, which it belongs to.
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(
+                    limit=_MOST_CONNECTIONS, keepalive_timeout=_KEEP_SECONDS
+                ),
+                auto_decompress=False,
+                cookie_jar=aiohttp.DummyCookieJar(),
+            )
+        return self._session
 
     async def execute(
         self,
@@ -83,24 +98,51 @@ class Peers:
     ) -> Asked:
         """Have the owner run a command, within the caller's trace. Raises `SessionNotFound` and
         `PeerRefused`."""
+        return await self._send(EXECUTE, owner, tenant_id, session_id, command, context)
+
+    async def take(
+        self,
+        worker: SessionOwner,
+        tenant_id: str,
+        session_id: str,
+        command: Accept,
+        context: Context,
+    ) -> Asked:
+        """Have a worker accept an operation and drive it, if it has room and nobody else owns the
+        session. Raises what `execute` raises."""
+        return await self._send(TAKE, worker, tenant_id, session_id, command, context)
+
+    async def _send(
+        self,
+        path: str,
+        owner: SessionOwner,
+        tenant_id: str,
+        session_id: str,
+        command: Command,
+        context: Context,
+    ) -> Asked:
         if owner.url is None:
             return NotThere("the owner has no address")
         body = encode_execution(tenant_id, session_id, command)
-        headers = self._secret.sign(EXECUTE, owner.host_id, body)
+        headers = self._secret.sign(path, owner.host_id, body)
         traceparent = context.telemetry.traceparent
         # A header beside the signed body: hosts of any version take the command without it.
         sent = headers if traceparent is None else {**headers, TRACEPARENT: traceparent}
+        timeout = aiohttp.ClientTimeout(total=self._seconds[path], sock_connect=_CONNECT_SECONDS)
         try:
-            response = await self._client.post(owner.url + EXECUTE, content=body, headers=sent)
-        except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
+            async with self._client.post(
+                owner.url + path, data=body, headers=sent, timeout=timeout, allow_redirects=False
+            ) as response:
+                status, said, told = response.status, response.headers, await response.read()
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             return NotThere(f"no connection: {error}")
-        except httpx.HTTPError as error:
+        except (aiohttp.ClientError, TimeoutError) as error:
             return NotThere(f"{type(error).__name__}: {error}", unknown=True)
-        if not self._secret.proven(headers, response.headers):
-            return self._stranger(response.status_code)
-        if response.status_code == 200:
-            return decode_reply(response.content)
-        return self._refusal(response.status_code, session_id, response.text)
+        if not self._secret.proven(headers, said):
+            return self._stranger(status)
+        if status == 200:
+            return decode_reply(told)
+        return self._refusal(status, session_id, told.decode("utf-8", "replace"))
 
     async def watch(
         self, owner: SessionOwner, tenant_id: str, session_id: str, lane: str | None
@@ -112,30 +154,32 @@ class Peers:
             return
         body = encode(WatchBody(tenant_id=tenant_id, session_id=session_id, lane=lane))
         headers = self._secret.sign(WATCH, owner.host_id, body)
-        timeout = httpx.Timeout(_SILENCE_SECONDS, connect=_CONNECT_SECONDS)
-        request = self._client.build_request(
-            "POST", owner.url + WATCH, content=body, headers=headers, timeout=timeout
+        timeout = aiohttp.ClientTimeout(
+            total=None, sock_connect=_CONNECT_SECONDS, sock_read=_SILENCE_SECONDS
         )
         try:
-            response = await self._client.send(request, stream=True)
-            try:
+            async with self._client.post(
+                owner.url + WATCH,
+                data=body,
+                headers=headers,
+                timeout=timeout,
+                allow_redirects=False,
+            ) as response:
                 if not self._secret.proven(headers, response.headers):
-                    yield self._stranger(response.status_code)
+                    yield self._stranger(response.status)
                     return
-                if response.status_code == NO_LANE:
+                if response.status == NO_LANE:
                     raise NoSuchLane(lane or "")
-                if response.status_code != 200:
-                    text = (await response.aread()).decode("utf-8", "replace")
-                    yield self._refusal(response.status_code, session_id, text)
+                if response.status != 200:
+                    text = (await response.read()).decode("utf-8", "replace")
+                    yield self._refusal(response.status, session_id, text)
                     return
                 async with aclosing(_lines(response)) as lines:
                     async for line in lines:
                         item = decode_item(line)
                         if item is not None:
                             yield item
-            finally:
-                await response.aclose()
-        except (httpx.HTTPError, ValueError, msgspec.ValidationError) as error:
+        except (aiohttp.ClientError, TimeoutError, ValueError, msgspec.ValidationError) as error:
             yield NotThere(f"{type(error).__name__}: {error}")
         else:
             yield NotThere("the stream ended")
@@ -150,14 +194,18 @@ class Peers:
             raise SessionNotFound(session_id)
         if status in (NOT_OWNER, WRONG_HOST):
             return NotThere("it does not own the session")
+        if status == NO_ROOM:
+            return NotThere("it has no room", full=True)
+        if status == NOT_ALLOWED:
+            return NotThere("it is of a release that cannot do this")
         if status == FAULTED:
             return NotThere(f"it failed: {text}", unknown=True)
         raise PeerRefused(f"another host answered {status}: {text}")
 
 
-async def _lines(response: httpx.Response) -> AsyncGenerator[bytes]:
+async def _lines(response: aiohttp.ClientResponse) -> AsyncGenerator[bytes]:
     begun: list[bytes] = []
-    async for part in response.aiter_raw():
+    async for part in response.content.iter_any():
         first, *more = part.split(b"\n")
         begun.append(first)
         for following in more:

@@ -49,6 +49,7 @@ from workers.committed import CommittedSessions
 from workers.execute import NeedsDriver
 from workers.live import LiveSession, Retired
 from workers.peers import Asked, NotThere, Peers
+from workers.placement import FAILED_SECONDS, FULL_SECONDS, Placement
 from workers.registry import Registry
 
 logger = logging.getLogger(__name__)
@@ -93,6 +94,7 @@ class Router:
         seconds: float,
         woken: Callable[[], None],
         host_id: Callable[[], str | None],
+        placement: Placement | None = None,
     ) -> None:
         self._pool = pool
         self._registry = registry
@@ -104,6 +106,7 @@ class Router:
         self._seconds = seconds
         self._woken = woken
         self._host_id = host_id
+        self._placement = placement
 
     async def execute(
         self, tenant_id: str, session_id: str, command: Command, context: Context
@@ -196,6 +199,10 @@ class Router:
             return await self._here(live, command, context)
         if isinstance(command, READING):
             return await self._read(tenant_id, session_id, command, context)
+        if isinstance(command, Accept) and self._placement is not None:
+            offered = await self._offer(self._placement, tenant_id, session_id, command, context)
+            if offered is not None:
+                return offered
         try:
             async with self._registry.owning(tenant_id, session_id) as found:
                 if isinstance(found, LiveSession):
@@ -205,6 +212,33 @@ class Router:
         except (Retired, HarnessFault) as error:
             return _Again(str(error))
         return await self._there(tenant_id, session_id, command, found, context)
+
+    async def _offer(
+        self,
+        placement: Placement,
+        tenant_id: str,
+        session_id: str,
+        command: Accept,
+        context: Context,
+    ) -> Reply | _Again | None:
+        """Have a worker take it: one claim, no job, no wait for either. None when it is to be accepted
+        in the usual way."""
+        worker = await placement.choose(session_id)
+        if worker is None:
+            return None
+        with placement.asking(worker):
+            answer = await self._peers.take(worker, tenant_id, session_id, command, context)
+        if not isinstance(answer, NotThere):
+            placement.took(worker, session_id)
+            return answer
+        if answer.full:
+            placement.rest(worker, FULL_SECONDS)
+        else:
+            placement.forget(session_id)
+        if answer.unknown:
+            placement.rest(worker, FAILED_SECONDS)
+            return _Again(answer.reason, unknown=True, soon=True)
+        return None
 
     async def _here(self, live: LiveSession, command: Command, context: Context) -> Reply | _Again:
         if live.harness.faulted is not None:

@@ -87,6 +87,8 @@ def api(
     until_stdin_ends: UntilStdinEnds = False,
 ) -> None:
     """Run the HTTP service until SIGTERM, which drains it."""
+    import uvloop
+
     from app.cli.tracing import start_tracing
     from app.http.serve import serve
 
@@ -99,13 +101,15 @@ def api(
         say(json, {"url": url}, f"Laneway's API is ready at {url}")
 
     try:
-        asyncio.run(serve(found, ready=ready))
+        uvloop.run(serve(found, ready=ready))
     except (OSError, HarnessError, RuntimeError, psycopg.Error) as error:
         fail(str(error))
 
 
 def worker(json: Json = False, until_stdin_ends: UntilStdinEnds = False) -> None:
     """Run a worker until SIGTERM, which drains it."""
+    import uvloop
+
     from app.cli.tracing import start_tracing
     from workers.worker import end_process_soon, run_worker
 
@@ -118,7 +122,7 @@ def worker(json: Json = False, until_stdin_ends: UntilStdinEnds = False) -> None
         say(json, {"hostId": host.host_id}, f"this worker is host {host.host_id}")
 
     try:
-        asyncio.run(run_worker(found, ready=ready, left=end_process_soon))
+        uvloop.run(run_worker(found, ready=ready, left=end_process_soon))
     except (OSError, HarnessError, RuntimeError, psycopg.Error) as error:
         fail(str(error))
 

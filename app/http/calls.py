@@ -21,8 +21,9 @@ from storage_pg.reader import SessionReader
 from workers.commands import Command
 
 
-def services_of(request: Request) -> Services:
+async def services_of(request: Request) -> Services:
     """The application's services."""
+    # Not async for waiting: the framework runs plain functions on a thread.
     # Starlette keeps application state untyped; `create_app` puts nothing else there.
     services: Services = request.app.state.services
     return services
@@ -31,7 +32,7 @@ def services_of(request: Request) -> Services:
 Svc = Annotated[Services, Depends(services_of)]
 
 
-def context_of(request: Request) -> Context:
+async def context_of(request: Request) -> Context:
     """The context of a request's commands and reads: inside its span, where there is one.
 
     It carries no abort signal: what a client asked for is done even when it does not stay to hear

@@ -61,6 +61,12 @@ SELECT id::text, name, role, url, process_id, capacity, draining,
        (extract(epoch FROM heartbeat_at) * 1000)::bigint
 FROM laneway.hosts ORDER BY started_at, id
 
+-- name: ready_workers
+-- Who may be offered a new operation.
+SELECT id::text, role, url FROM laneway.hosts
+WHERE role = 'worker' AND url IS NOT NULL AND NOT draining AND NOT told_to_leave
+  AND heartbeat_at > clock_timestamp() - make_interval(secs => %s)
+
 -- name: get_host
 SELECT id::text, name, role, url, process_id, capacity, draining,
        (extract(epoch FROM started_at) * 1000)::bigint,
