@@ -113,7 +113,7 @@ class Lane:
         self.projection = projection
         self.drive: Drive | None = None
         self.live = LiveView()
-        self.context = LiveContext()
+        self.context = LiveContext(empty=projection.leaf_id is None)
         self.staged: dict[str, ToolResultMessage] = {}
         self.open_turn: str | None = None
         self.open_structural: str | None = None

@@ -99,9 +99,10 @@ class LiveContext:
         "_shown",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, *, empty: bool = False) -> None:
+        """`empty`: the lane stands at the root, so that there is nothing to load."""
         self._leaf: str | None = None
-        self._entries: list[Entry] | None = None
+        self._entries: list[Entry] | None = [] if empty else None
         self._reset()
 
     def _reset(self) -> None:

@@ -100,9 +100,10 @@ def delete_list(address: ValueList[T]) -> Write:
 def is_stream(writes: Sequence[Write]) -> bool:
     """Whether these are frames of a stream and nothing else. Nobody waits for one of them (§3.7), so a
     backend may answer before it has written them down."""
-    return all(
-        isinstance(write, AppendList) and write.namespace == FRAME_NAMESPACE for write in writes
-    )
+    for write in writes:
+        if not isinstance(write, AppendList) or write.namespace != FRAME_NAMESPACE:
+            return False
+    return True
 
 
 def is_auxiliary(writes: Sequence[Write]) -> bool:
