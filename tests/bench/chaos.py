@@ -42,7 +42,7 @@ async def run() -> list[dict[str, object]]:
             "steers",
         ).as_json(),
         Measure(
-            "steers whose fate was reported as unknown", float(steers.count("unknown")), "steers"
+            "steers refused, none in the transcript", float(steers.count("refused")), "steers"
         ).as_json(),
         Measure(
             "requests that the model server counted", float(len(place.model.counted)), "requests"

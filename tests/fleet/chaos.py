@@ -22,7 +22,7 @@ from tests.pooler import Pooler, PoolerSettings
 from tests.pooler_package import NoPooler, pooler_program
 from tests.postgres import Cluster, Database
 
-SteerFate = Literal["accepted", "refused", "unknown"]
+SteerFate = Literal["accepted", "refused"]
 
 
 @dataclass(slots=True)
@@ -206,8 +206,5 @@ class _Busy:
     async def _steer(self, user: User, operation: str) -> None:
         text = f"steer {user.new_id()}"
         status, code = await user.steer(self.session, self.lane, text)
-        fate: SteerFate = "accepted" if status == 202 else "refused"
-        # Whoever was asked first died before the answer, or may still be at it.
-        if code == "RequestInProgress":
-            fate = "unknown"
-        self.ledger.steers[text] = (operation, fate)
+        assert status == 202 or (status, code) == (409, "NoActiveRun"), (status, code)
+        self.ledger.steers[text] = (operation, "accepted" if status == 202 else "refused")

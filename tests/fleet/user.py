@@ -75,15 +75,18 @@ class User:
 
     async def steer(self, session: str, lane: str, text: str) -> tuple[int, str]:
         """Say something into an open run, once; the answer's status and, for a problem, its code."""
-        answer = await self.request(
-            "POST",
-            f"/v1/sessions/{session}/lanes/{lane}/steer",
-            json={"message": text},
-            headers={"Idempotency-Key": self.new_id()},
-            # Asked again too soon it would not be told what became of the first request.
-            timeout=4 * ATTEMPT_SECONDS,
-        )
-        return answer.status_code, str(answer.json().get("code", ""))
+        key = {"Idempotency-Key": self.new_id()}
+        while True:
+            answer = await self.request(
+                "POST",
+                f"/v1/sessions/{session}/lanes/{lane}/steer",
+                json={"message": text},
+                headers=key,
+            )
+            code = str(answer.json().get("code", ""))
+            if code != "RequestInProgress":
+                return answer.status_code, code
+            await asyncio.sleep(0.1)
 
     async def submit(
         self, session: str, prompt: str, operation_id: str, lane: str = "main"

@@ -59,7 +59,8 @@ def _judge_tools(place: Stage, ledger: Ledger) -> None:
 
 
 def _judge_words(ledger: Ledger, transcripts: dict[str, list[dict[str, Any]]]) -> None:
-    """Each prompt stands once in the transcript; each steer once, or not at all when that was said."""
+    """Each prompt stands once in the transcript, and each steer that was accepted; no other does,
+    whoever died or came late with it."""
     spoken: dict[str, Counter[str]] = {
         session: Counter(_said(entry) for entry in entries if _role(entry) == "user")
         for session, entries in transcripts.items()
@@ -72,7 +73,7 @@ def _judge_words(ledger: Ledger, transcripts: dict[str, list[dict[str, Any]]]) -
     assert prompts == {session: asked[session] for session in transcripts}, (prompts, asked)
     for text, (operation, fate) in ledger.steers.items():
         times = spoken[ledger.accepted[operation].session][text]
-        wanted = {"accepted": (1,), "refused": (0,), "unknown": (0, 1)}[fate]
+        wanted = {"accepted": (1,), "refused": (0,)}[fate]
         if ledger.failures.get(operation) == "crash_loop":
             wanted = (0, 1)
         assert times in wanted, f"{text}: {fate}, and {times} times in the transcript"
