@@ -99,7 +99,8 @@ async def test_a_death_and_what_it_left_are_counted(fleet: Fleet) -> None:
 
 
 async def test_a_wait_that_ends_is_measured(fleet: Fleet) -> None:
-    worker = await fleet.worker(retry_base_ms=20, retry_max=2)
+    # Long enough that no wait is over before the pass that began it: that one would just go on.
+    worker = await fleet.worker(retry_base_ms=300, retry_max=2)
     operation = await fleet.prompt(worker, await fleet.session(), FAILING)
     assert await fleet.settled(operation) == ["failed"]
     assert (await scrape(worker))("wake_lateness_seconds_count") == 2
