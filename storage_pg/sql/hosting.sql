@@ -17,8 +17,10 @@ SELECT laneway.wake_operation(%s::uuid, %s::uuid, %s::uuid, %s::bigint)
 SELECT version, profile FROM laneway.agent_profile(%s::uuid, %s::text)
 
 -- name: hint
--- Tells every listening process, in one transaction that does nothing else. Payloads are ids.
-SELECT pg_notify('laneway', payload) FROM unnest(%s::text[]) AS payload
+-- Tells every listening process, in one transaction that does nothing else and does not wait for the
+-- disk. Payloads are ids.
+WITH relaxed AS MATERIALIZED (SELECT set_config('synchronous_commit', 'off', true))
+SELECT pg_notify('laneway', payload) FROM relaxed, unnest(%s::text[]) AS payload
 
 -- name: dispatch_jobs
 -- Chooses what waits for a drive and queues a job for each, in one transaction, but for the first
