@@ -1,4 +1,4 @@
-"""What a fleet carries: runs per second over HTTP with 1, 32 and 256 lanes at once, by one worker and by two.
+"""What a fleet carries: runs per second over HTTP with 1, 32 and 256 lanes at once, by one worker and by two, and 200 runs in one session.
 
 A run is a prompt, a model's call of a tool, the tool, and the model's answer, in a session of its
 own: two requests to the API, the second of which waits for the outcome. API, workers, database and
@@ -20,9 +20,12 @@ from tests.bench.backends import database
 from tests.bench.measure import Measure, share_of
 from tests.fleet.processes import FleetOfProcesses
 from tests.fleet.user import tool_prompt
+from tests.postgres import Database
 
 LANES = (1, 32, 256)
 SECONDS = 8.0
+# Runs in one session, and how many at its beginning and at its end are compared.
+LONG, WINDOW = 200, 20
 MODELS = json.dumps([{"provider": "scripted", "modelId": "prompted"}])
 
 
@@ -46,19 +49,39 @@ async def run() -> list[dict[str, object]]:
                     rows += await _all_lanes(fleet, workers)
                 finally:
                     await fleet.stop()
+    async with database() as db:
+        rows += await _one_session(db)
     return [row.as_json() for row in rows]
 
 
+async def _one_session(db: Database) -> list[Measure]:
+    """Does a run cost more when its session has had many?"""
+    with tempfile.TemporaryDirectory() as name:
+        fleet = FleetOfProcesses(db, Path(name), LANEWAY_MODELS=MODELS)
+        try:
+            await asyncio.gather(fleet.have("api", 1), fleet.have("worker", 1))
+            async with await _client(fleet) as client:
+                await _play(client, 1, 2.0)
+                session = await _session(client)
+                taken: list[float] = []
+                for _ in range(LONG):
+                    begun = time.perf_counter()
+                    await _run(client, session)
+                    taken.append((time.perf_counter() - begun) * 1000)
+        finally:
+            await fleet.stop()
+    early, late = (sorted(some) for some in (taken[:WINDOW], taken[-WINDOW:]))
+    first, last = share_of(early, 0.5), share_of(late, 0.5)
+    return [
+        Measure(f"a run in one session, median of runs 1 to {WINDOW}", first, "ms"),
+        Measure(f"a run in one session, median of the last {WINDOW} of {LONG}", last, "ms"),
+        Measure("late against early", last / first, "ratio", 1.5, at_most=True),
+    ]
+
+
 async def _all_lanes(fleet: FleetOfProcesses, workers: int) -> list[Measure]:
-    (api,) = fleet.of("api")
     rows: list[Measure] = []
-    # A client that costs little: it shares the processor with what it measures.
-    async with aiohttp.ClientSession(
-        api.url,
-        headers={"Authorization": f"Bearer {await fleet.tenant()}"},
-        timeout=aiohttp.ClientTimeout(total=120),
-        connector=aiohttp.TCPConnector(limit=max(LANES)),
-    ) as client:
+    async with await _client(fleet) as client:
         for lanes in LANES:
             await _play(client, lanes, 1.0)
             before = await _commits(fleet)
@@ -74,7 +97,20 @@ async def _all_lanes(fleet: FleetOfProcesses, workers: int) -> list[Measure]:
     return rows
 
 
-async def _play(client: aiohttp.ClientSession, lanes: int, seconds: float) -> tuple[list[float], float]:
+async def _client(fleet: FleetOfProcesses) -> aiohttp.ClientSession:
+    # One that costs little: it shares the processor with what it measures.
+    (api,) = fleet.of("api")
+    return aiohttp.ClientSession(
+        api.url,
+        headers={"Authorization": f"Bearer {await fleet.tenant()}"},
+        timeout=aiohttp.ClientTimeout(total=120),
+        connector=aiohttp.TCPConnector(limit=max(LANES)),
+    )
+
+
+async def _play(
+    client: aiohttp.ClientSession, lanes: int, seconds: float
+) -> tuple[list[float], float]:
     """The milliseconds of each run, in order of size, and how long all of it took."""
     taken: list[float] = []
     begun = time.perf_counter()
@@ -83,16 +119,19 @@ async def _play(client: aiohttp.ClientSession, lanes: int, seconds: float) -> tu
     async def lane() -> None:
         while time.perf_counter() < end:
             started = time.perf_counter()
-            await _run(client)
+            await _run(client, await _session(client))
             taken.append((time.perf_counter() - started) * 1000)
 
     await asyncio.gather(*(lane() for _ in range(lanes)))
     return sorted(taken), time.perf_counter() - begun
 
 
-async def _run(client: aiohttp.ClientSession) -> None:
+async def _session(client: aiohttp.ClientSession) -> str:
     async with client.post("/v1/sessions", json={}) as made:
-        session: str = (await made.json())["id"]
+        return str((await made.json())["id"])
+
+
+async def _run(client: aiohttp.ClientSession, session: str) -> None:
     async with client.post(
         f"/v1/sessions/{session}/lanes/main/operations",
         json={"kind": "prompt", "prompt": tool_prompt("quick", 0, session)},

@@ -1,10 +1,12 @@
-"""What hosting costs: from acceptance to the first model request, and the time to fail over.
+"""What hosting costs: from acceptance to the first model request, what the queue adds, the time to fail over.
 
-Latency is measured with the hosts in this process, failover with real processes.
+Latency between hosts is measured with them in this process; from a POST, and to fail over, with real
+processes.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import tempfile
 import time
@@ -13,11 +15,14 @@ from pathlib import Path
 from tests.bench.backends import database
 from tests.bench.measure import Measure, share_of
 from tests.bench.requests import Requests
+from tests.fleet.model_server import ModelServer
 from tests.fleet.processes import FleetOfProcesses
+from tests.fleet.user import User
 from tests.postgres import Database
 from tests.workers.kit import Fleet, eventually
 
 PROMPTS = 200
+WARM_UP = 10
 KILLS = 30
 
 
@@ -29,13 +34,20 @@ def _measures(name: str, milliseconds: list[float], bar: float | None) -> list[M
     ]
 
 
-async def first_requests(db: Database) -> list[Measure]:
-    """A prompt accepted by an API host; a worker's first request for it."""
+async def first_requests(db: Database, name: str, *, queued: bool) -> list[Measure]:
+    """A prompt that comes to an API host; a worker's first request for it, and what all of the run takes
+    of the database. `queued`: no worker takes it, so that it is dispatched by a job."""
     fleet = Fleet(db)
     api = await fleet.api()
-    await fleet.worker()
+    if queued:
+        api._router._placement = None
+    worker = await fleet.worker()
+    if queued:
+        # What a worker finds by itself it drives without a job.
+        worker.dispatcher._here = lambda: 0
     requests = Requests()
     taken: list[float] = []
+    before = await _commits(fleet)
     for _ in range(PROMPTS):
         session = await fleet.session()
         asked = requests.next(session)
@@ -43,9 +55,45 @@ async def first_requests(db: Database) -> list[Measure]:
         operation = await fleet.prompt(api, session, "echo: hello")
         taken.append((await asked - begun) * 1000)
         await fleet.settled(operation)
+    commits = (await _commits(fleet) - before) / PROMPTS
     await fleet.close()
     requests.close()
-    return _measures("accepted to first request", taken, None)
+    return [
+        *_measures(f"to the first model request, {name}", taken, None),
+        Measure(f"transactions per run, {name}", commits, "transactions"),
+    ]
+
+
+async def _commits(fleet: Fleet) -> int:
+    # The server's counters follow within a second.
+    await asyncio.sleep(1.5)
+    rows = await fleet.sql(
+        "SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()"
+    )
+    return int(rows[0][0])
+
+
+async def posted(db: Database) -> list[Measure]:
+    """A POST over HTTP; when the model's server, over HTTP too, has the request."""
+    taken: list[float] = []
+    with tempfile.TemporaryDirectory() as name:
+        async with ModelServer(pause=0.0).running() as model:
+            fleet = FleetOfProcesses(db, Path(name), LANEWAY_MODELS=model.configuration())
+            user = User(await fleet.tenant(), lambda: [api.url for api in fleet.of("api")])
+            try:
+                await asyncio.gather(fleet.have("api", 1), fleet.have("worker", 1))
+                for number in range(PROMPTS):
+                    session, operation = await user.session(), user.new_id()
+                    begun = time.perf_counter()
+                    assert await user.submit(session, f"echo: {operation}", operation)
+                    await user.receipt(operation)
+                    (asked,) = [c.at for c in model.counted.values() if operation in c.prompt]
+                    if number >= WARM_UP:
+                        taken.append((asked - begun) * 1000)
+            finally:
+                await user.close()
+                await fleet.stop()
+    return _measures("POST to the first model request", taken, None)
 
 
 async def failover(db: Database) -> list[Measure]:
@@ -81,8 +129,11 @@ async def failover(db: Database) -> list[Measure]:
 async def run() -> list[dict[str, object]]:
     """All of them, each on a database of its own."""
     rows: list[Measure] = []
+    for name, queued in (("taken by a worker", False), ("by a job of the queue", True)):
+        async with database() as db:
+            rows += await first_requests(db, name, queued=queued)
     async with database() as db:
-        rows += await first_requests(db)
+        rows += await posted(db)
     async with database() as db:
         rows += await failover(db)
     return [row.as_json() for row in rows]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -21,13 +22,15 @@ Fate = Literal["under way", "answered", "cut"]
 
 @dataclass(slots=True)
 class Counted:
-    """One request: the prompt it answers, the tokens it was billed, and what became of it."""
+    """One request: the prompt it answers, the tokens it was billed, what became of it, and when it came
+    (seconds, by `time.perf_counter`)."""
 
     id: str
     prompt: str
     input: int
     output: int
     fate: Fate = "under way"
+    at: float = 0.0
 
 
 class ModelServer:
@@ -96,7 +99,9 @@ class ModelServer:
         pieces = _pieces(prompt, turn)
         number = len(self.counted) + 1
         # The input is the request's number: every response has an amount of its own.
-        counted = Counted(f"chatcmpl-{number}", prompt, 1_000 + number, len(pieces))
+        counted = Counted(
+            f"chatcmpl-{number}", prompt, 1_000 + number, len(pieces), at=time.perf_counter()
+        )
         self.counted[counted.id] = counted
         writer.write(
             b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n"

@@ -108,8 +108,9 @@ async def test_a_wait_that_ends_is_measured(fleet: Fleet) -> None:
 
 async def test_jobs_and_sweeps_are_counted(fleet: Fleet) -> None:
     api = await fleet.api()
-    worker = await fleet.worker()
+    # Accepted while there is no worker to take it.
     operation = await fleet.prompt(api, await fleet.session(), "echo: x")
+    worker = await fleet.worker()
     assert await fleet.settled(operation) == ["completed"]
     dispatches = [(await scrape(host))("dispatch_lateness_seconds_count") for host in (api, worker)]
     assert sum(dispatches) >= 1
