@@ -161,9 +161,13 @@ class Passes:
 
     def take_over(self, slot: Slot, operation_id: str) -> None:
         """A place for this operation, which came with the drive that claimed the session."""
-        if self._closed or operation_id in self._running or operation_id in self._slots:
+        asked = self._slots.get(operation_id)
+        if self._closed or operation_id in self._running or (asked is not None and asked.granted):
             slot.give_back()
             return
+        if asked is not None:
+            # The session looked first, and got in line behind whoever waits for the place that is here.
+            asked.give_back()
         slot.call = self._look
         self._slots[operation_id] = slot
 
@@ -316,17 +320,23 @@ class Passes:
         reason = None if trouble is None else trouble.reason
         state_seq = await self._state_seq(operation_id)
         counted = await self._services.begins(self._tenure, operation, reason, this.alone)
+        # One that is only to be given up need not wait for that.
+        if isinstance(counted, Suspected) and counted.passes <= MOST_PASSES:
+            turn = self._services.suspects.ask(self._tenure.tenant_id, self._look)
+            self._suspects[operation_id] = _Suspect(turn, state_seq)
+            if turn.opens_at > self._services.clock.now_ms():
+                this.refused = True
+                logger.info("operation %s is a suspect: it waits for its turn", operation_id)
+                return
+            # It begins in the place that it has. Others may wait for every place that is given back, and
+            # then it would be sent here again and again and never begin.
+            turn.begin()
+            this.alone = True
+            counted = await self._services.begins(self._tenure, operation, reason, this.alone)
         if isinstance(counted, TenantFull):
             this.refused = True
             self._full_until = self._services.clock.now_ms() + _FULL_MS
             self._services.tenants.wait(self._tenure.tenant_id, self._tenant_has_room)
-            return
-        # One that is only to be given up need not wait for that.
-        if isinstance(counted, Suspected) and counted.passes <= MOST_PASSES:
-            this.refused = True
-            turn = self._services.suspects.ask(self._tenure.tenant_id, self._look)
-            self._suspects[operation_id] = _Suspect(turn, state_seq)
-            logger.info("operation %s is a suspect: it waits for its turn", operation_id)
             return
         # None: the row is lost, which the sweep repairs, or the operation is over, which the lane says.
         this.counted = isinstance(counted, PassCount)

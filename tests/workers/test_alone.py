@@ -183,6 +183,26 @@ async def test_a_turn_ends_with_its_pass(fleet: Fleet) -> None:
     assert await fleet.settled(*operations) == ["completed"] * 2
 
 
+async def test_a_suspect_whose_turn_it_is_keeps_the_place_that_it_came_with(fleet: Fleet) -> None:
+    """Others wait for every place of the host: one given back would be theirs, and the suspect
+    would come to nothing as often as it is dispatched."""
+    api = await fleet.api()
+    (suspect,) = await suspects(fleet, "one")
+    worker = await fleet.host("worker", jobs=False, max_drives=1, alone_seconds=3_600)
+    held = await fleet.prompt(worker, await fleet.session(), gated("held"))
+    await GATES["held"].entered.wait()
+    later = await fleet.prompt(api, await fleet.session(), gated("later"))
+    for operation in (suspect, later):
+        session = await session_of(fleet, operation)
+        assert await worker.drive(fleet.tenant, session, "main", operation) == "waits"
+    GATES["held"].release.set()
+    await eventually(lambda: GATES["one"].starts == 2 or GATES["later"].starts == 1)
+    assert GATES["later"].starts == 0
+    assert await ids(fleet, _DRIVEN, worker.host_id) == {suspect}
+    GATES["one"].release.set()
+    assert await fleet.settled(held, suspect) == ["completed"] * 2
+
+
 async def test_a_suspect_that_lives_long_keeps_nobody_waiting(fleet: Fleet) -> None:
     await fleet.api()
     operations = await suspects(fleet, "one", "two")

@@ -94,3 +94,22 @@ async def test_places_that_become_free_elsewhere_are_found(fleet: Fleet) -> None
         second = await fleet.prompt(other, session, "echo: x")
         GATES["one"].release.set()
         assert await fleet.settled(first, second) == ["completed", "completed"]
+
+
+async def test_a_place_that_came_for_an_operation_is_kept_for_it(fleet: Fleet) -> None:
+    """However long the line behind it is, and though the session that it came to asks in that line."""
+    api = await fleet.api()
+    worker = await fleet.host("worker", jobs=False, max_drives=1)
+    running = await fleet.prompt(worker, await fleet.session(), gated("running"))
+    await GATES["running"].entered.wait()
+    waiting: list[str] = []
+    for gate in ("first", "second"):
+        session = await fleet.session()
+        operation = await fleet.prompt(api, session, gated(gate))
+        assert await worker.drive(fleet.tenant, session, "main", operation) == "waits"
+        waiting.append(operation)
+    GATES["running"].release.set()
+    await eventually(lambda: GATES["first"].starts == 1 or worker.slots.free == 1)
+    assert (GATES["first"].starts, GATES["second"].starts) == (1, 0)
+    GATES["first"].release.set()
+    assert await fleet.settled(running, waiting[0]) == ["completed"] * 2
