@@ -8,13 +8,13 @@
  *
  * Guards, each taken away by a macro: NO_FENCE, NO_ROW_IN_TX, NO_IDENTITY_LOCK, NO_SECOND_DISPATCH,
  * NO_RELEASE_ON_DRAIN. Other ways to go wrong: EDGE_TRIGGERED, RELEASE_ERROR_IGNORED,
- * CLAIM_ANSWER_DROPPED, BURIAL_KEEPS_FENCE, WAKE_BEHIND_STATE. NO_SWEEP leaves the sweep out;
- * NO_CLAIMS leaves out every assertion but the one about the end, BLIND_TO_FENCE the one about the
+ * CLAIM_ANSWER_DROPPED, BURIAL_KEEPS_FENCE, WAKE_BEHIND_STATE, ACCEPTS_ANEW. NO_SWEEP leaves the
+ * sweep out; NO_CLAIMS leaves out every assertion but the one about the end, BLIND_TO_FENCE the one about the
  * fence, to see what happens next.
  */
 
 #ifndef DEATHS
-#define DEATHS 3   /* kills, stops and cut connections together */
+#define DEATHS 3   /* kills, stops, cut connections and lost answers together */
 #endif
 #ifndef DRAINS
 #define DRAINS 1
@@ -46,7 +46,7 @@
 /* What a process believes of the session. */
 #define NOT_MINE 0
 #define COMMAND 1     /* as an API host: for one command, driving nothing */
-#define DRIVING 2     /* as a worker: answering for everything that is due */
+#define DRIVING 2     /* as a worker, for a job or to accept: answering for everything that is due */
 #define RELEASING 3
 #define FENCED 4      /* as one of the above, but the fence has moved on and it does not know yet */
 
@@ -239,11 +239,20 @@ inline send(h, l, what) {
 #define FREE(l) (fly[SLOT(h, l)] == NOTHING)
 #define RUNS (up[h] == UP)
 #define TAKES_JOBS (RUNS && connected[h] && !draining[h])
+/* A command is executed by a host that drains as well, and by a worker that said yes just before. */
 #ifdef NO_FENCE
 /* Each lane of a host has one place for a commit on its way: wait until the last one arrived. */
-#define MAY_CLAIM (TAKES_JOBS && own[h] == NOT_MINE && lock == NOBODY && FREE(0) && FREE(1))
+#define MAY_EXECUTE (ALIVE(h) && own[h] == NOT_MINE && lock == NOBODY && FREE(0) && FREE(1))
 #else
-#define MAY_CLAIM (TAKES_JOBS && own[h] == NOT_MINE && lock == NOBODY)
+#define MAY_EXECUTE (ALIVE(h) && own[h] == NOT_MINE && lock == NOBODY)
+#endif
+#define MAY_CLAIM (MAY_EXECUTE && !draining[h])
+
+/* Accepting again what is accepted, found by its id, sends nothing. */
+#ifdef ACCEPTS_ANEW
+#define KNOWN(l) false
+#else
+#define KNOWN(l) (MEM(l) != NOT_ACCEPTED)
 #endif
 
 /* Nothing to do on a lane, now or soon, as its owner sees it. */
@@ -258,15 +267,22 @@ inline send(h, l, what) {
     /* A client's command has come to the owner, or to a host that claims the session for it. */ \
     :: atomic { RUNS && own[h] == DRIVING && MEM(l) == NOT_ACCEPTED && FREE(l) -> \
            SAY(h, l, "the owner accepts"); send(h, l, ACCEPT) } \
-    :: atomic { MAY_CLAIM && st[l] == NOT_ACCEPTED -> \
+    :: atomic { MAY_EXECUTE && (st[l] == NOT_ACCEPTED || mishaps_left > 0) -> \
+           if \
+           :: st[l] == NOT_ACCEPTED \
+           :: else -> mishaps_left--  /* the answer got lost, or an offer comes late */ \
+           fi; \
            if \
            :: SAY(h, l, "claims as an API host, to accept"); claim(h, COMMAND) \
            :: SAY(h, l, "claims as a worker, to accept"); claim(h, DRIVING) \
            fi; \
-           send(h, l, ACCEPT) } \
+           if \
+           :: KNOWN(l) -> SAY(h, l, "finds it accepted") \
+           :: else -> send(h, l, ACCEPT) \
+           fi } \
     :: atomic { RUNS && own[h] == DRIVING && MEM(l) == WAITING && !due[l] && FREE(l) -> \
            SAY(h, l, "the owner cancels"); send(h, l, CANCEL) } \
-    :: atomic { MAY_CLAIM && st[l] == WAITING && !due[l] -> \
+    :: atomic { MAY_EXECUTE && st[l] == WAITING && !due[l] -> \
            SAY(h, l, "claims as an API host, to cancel"); claim(h, COMMAND); send(h, l, CANCEL) } \
     /* A drive job: nothing to do; mine already; claim; handed to the owner, who may not hear it. \
      * Behind another host's command it waits. */ \
@@ -354,7 +370,7 @@ inline apply(h, l) {
 #endif
     if
     :: fly[SLOT(h, l)] == ACCEPT ->
-        CLAIM(st[l] == NOT_ACCEPTED);
+        CLAIM(st[l] == NOT_ACCEPTED);   /* I4: nothing is accepted twice */
         st[l] = READY;
 #ifdef NO_ROW_IN_TX
         owes_row[SLOT(h, l)] = (up[h] != DOWN)

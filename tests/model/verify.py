@@ -77,6 +77,7 @@ CASES = (
     Case("... seen at the end only", ("RELEASE_ERROR_IGNORED", "NO_CLAIMS"), Verdict.STRANDED),
     Case("a claim's answer is dropped", ("CLAIM_ANSWER_DROPPED",), Verdict.RECORD),
     Case("... seen at the end only", ("CLAIM_ANSWER_DROPPED", "NO_CLAIMS"), Verdict.STRANDED),
+    Case("an accept is not known by its id", ("ACCEPTS_ANEW",), Verdict.REPEATED),
     Case("a row is woken, its state is not", ("WAKE_BEHIND_STATE",), Verdict.CIRCLE, circles=True),
 )
 
