@@ -150,6 +150,7 @@ class SessionHost:
             host_id=lambda: self.lease.host_id,
             # A worker has what comes to it; it is asked, and asks nobody.
             placement=Placement(self._ready_workers, clock, rng) if role == "api" else None,
+            meter=self.metrics,
         )
         self._taking = Taking(
             self.registry,

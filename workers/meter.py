@@ -8,6 +8,8 @@ from storage_pg.meter import SilentStorageMeter, StorageMeter
 from storage_pg.open_operations import Difference
 
 Purged: TypeAlias = Literal["receipts", "idempotency_keys"]
+# What came of a new operation's offer to a worker; only the first spares its dispatch.
+Offer: TypeAlias = Literal["taken", "no_room", "elsewhere", "no_answer"]
 
 
 class HostMeter(StorageMeter, Protocol):
@@ -19,6 +21,10 @@ class HostMeter(StorageMeter, Protocol):
 
     def dispatched(self, late_seconds: float) -> None:
         """A job was made this long after its operation became due."""
+        ...
+
+    def offered(self, answer: Offer) -> None:
+        """A worker was offered a new operation."""
         ...
 
     def host_died(self, sessions: int) -> None:
@@ -61,6 +67,9 @@ class SilentHostMeter(SilentStorageMeter):
         """Nothing."""
 
     def dispatched(self, late_seconds: float) -> None:
+        """Nothing."""
+
+    def offered(self, answer: Offer) -> None:
         """Nothing."""
 
     def host_died(self, sessions: int) -> None:

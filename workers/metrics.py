@@ -16,7 +16,7 @@ from harness.errors import OperationKind
 from harness.operation.state import Outcome
 from harness.usage import Usage
 from storage_pg.open_operations import Difference
-from workers.meter import Purged
+from workers.meter import Offer, Purged
 
 # A commit takes a flush, a claim a round trip, a wake at most a second: from 1 ms to 30 s.
 _QUICK = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -60,6 +60,9 @@ class Metrics:
             "dispatch_lateness_seconds",
             "From the instant that an operation is due until its job is made.",
             _LATE,
+        )
+        self._offers = self._counter(
+            "offers", "New operations offered to workers, by what came of it.", "answer"
         )
         self._dead = self._counter("hosts_died", "Dead hosts that this process cleared away.")
         self._silent = self._counter("hosts_cut_off", "Silent hosts that this process cut off.")
@@ -109,6 +112,10 @@ class Metrics:
     def dispatched(self, late_seconds: float) -> None:
         """See `HostMeter`."""
         self._dispatches.observe(max(late_seconds, 0.0))
+
+    def offered(self, answer: Offer) -> None:
+        """See `HostMeter`."""
+        self._offers.labels(answer).inc()
 
     def host_died(self, sessions: int) -> None:
         """See `HostMeter`."""
@@ -177,5 +184,7 @@ class Metrics:
             self._sweeps.labels(found)
         for difference in get_args(Difference):
             self._repairs.labels(difference)
+        for answer in get_args(Offer):
+            self._offers.labels(answer)
         for table in get_args(Purged):
             self._purged.labels(table)

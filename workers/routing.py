@@ -48,6 +48,7 @@ from workers.commands import (
 from workers.committed import CommittedSessions
 from workers.execute import NeedsDriver
 from workers.live import LiveSession, Retired
+from workers.meter import SILENT, HostMeter
 from workers.peers import Asked, NotThere, Peers
 from workers.placement import FAILED_SECONDS, FULL_SECONDS, Placement
 from workers.registry import Registry
@@ -95,6 +96,7 @@ class Router:
         woken: Callable[[], None],
         host_id: Callable[[], str | None],
         placement: Placement | None = None,
+        meter: HostMeter = SILENT,
     ) -> None:
         self._pool = pool
         self._registry = registry
@@ -107,6 +109,7 @@ class Router:
         self._woken = woken
         self._host_id = host_id
         self._placement = placement
+        self._meter = meter
 
     async def execute(
         self, tenant_id: str, session_id: str, command: Command, context: Context
@@ -230,14 +233,19 @@ class Router:
             answer = await self._peers.take(worker, tenant_id, session_id, command, context)
         if not isinstance(answer, NotThere):
             placement.took(worker, session_id)
+            self._meter.offered("taken")
             return answer
-        if answer.full:
-            placement.rest(worker, FULL_SECONDS)
-        else:
-            placement.forget(session_id)
         if answer.unknown:
             placement.rest(worker, FAILED_SECONDS)
+            placement.forget(session_id)
+            self._meter.offered("no_answer")
             return _Again(answer.reason, unknown=True, soon=True)
+        if answer.full:
+            placement.rest(worker, FULL_SECONDS)
+            self._meter.offered("no_room")
+        else:
+            placement.forget(session_id)
+            self._meter.offered("elsewhere")
         return None
 
     async def _here(self, live: LiveSession, command: Command, context: Context) -> Reply | _Again:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -18,7 +18,14 @@ from workers import peers
 from workers.commands import Accept, CreateLane
 from workers.host import SessionHost
 from workers.live import Retired
+from workers.meter import Offer
 from workers.taking import NoRoom
+
+
+def offers(api: SessionHost) -> dict[str, float]:
+    read = api.metrics.registry.get_sample_value
+    counts = {name: read("laneway_offers_total", {"answer": name}) for name in get_args(Offer)}
+    return {name: count for name, count in counts.items() if count}
 
 
 def jobs_of(*hosts: SessionHost) -> int:
@@ -33,6 +40,7 @@ async def test_an_operation_needs_one_claim_and_no_dispatch(fleet: Fleet) -> Non
         assert await fleet.settled(operation) == ["completed"]
         await eventually(lambda: worker.registry.all() == [])
     assert jobs_of(worker, api) == 0
+    assert offers(api) == {"taken": 3}
     (fence,) = (await fleet.sql("SELECT fence FROM laneway.sessions WHERE id = %s", session))[0]
     assert fence == 3, "one claim a run"
 
@@ -45,6 +53,7 @@ async def test_without_room_it_is_accepted_all_the_same(fleet: Fleet) -> None:
     assert await fleet.outcome(second) is None
     with pytest.raises(NoRoom):
         await _take(fleet, worker, await fleet.session())
+    assert offers(api) == {"taken": 1, "no_room": 1}
     GATES["room"].release.set()
     assert await fleet.settled(first, second) == ["completed", "completed"]
 
@@ -96,6 +105,7 @@ async def test_the_answer_may_get_lost(fleet: Fleet, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(worker._taking, "take", forgetful)
     operation = await fleet.prompt(api, session, "echo: once")
     assert taken == 1
+    assert offers(api) == {"no_answer": 1}
     assert await fleet.settled(operation) == ["completed"]
     assert len(await fleet.texts(session)) == 2
 
