@@ -27,6 +27,7 @@ from workers.committed import CommittedSessions
 from workers.deaths import DeathWatch
 from workers.dispatcher import Dispatcher
 from workers.drive_jobs import DriveJobs
+from workers.ending import end_tasks
 from workers.exposition import Exposition
 from workers.following import Follower
 from workers.hints import Hints
@@ -234,9 +235,7 @@ class SessionHost:
         self._closed = True
         self.draining = True
         await self.registry.end_all("draining")
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end_tasks(self._tasks)
         await self._drives.close()
         await self._server.close()
         await self._peers.close()

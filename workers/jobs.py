@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import random
 from collections import Counter
@@ -25,6 +24,7 @@ from storage_pg.purge import DAY_MS, HOUR_MS, Retention, purge
 from storage_pg.queries import QUERIES
 from workers.deaths import WORKER_BEAT_SECONDS
 from workers.dispatcher import DRIVE_TASK, QUEUE
+from workers.ending import end_tasks
 from workers.host import SessionHost
 from workers.indexing import sweep_index
 from workers.logs import about
@@ -203,9 +203,7 @@ class JobRunner:
         self._stopping = True
         self._host.takes_work = False
         if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+            await end_tasks([self._task])
 
     async def _run(self) -> None:
         backoff = Backoff(_RESTART_FIRST, _RESTART_LONGEST, self._host.environment.rng)
