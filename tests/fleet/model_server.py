@@ -10,12 +10,16 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
 MODEL_ID = "counted"
+
+# Where a held stream stands still: after enough to be worth keeping, and past the few events of a tool
+# call or of a word.
+HELD_AT = 60
 
 Fate = Literal["under way", "answered", "cut"]
 
@@ -39,6 +43,8 @@ class ModelServer:
     def __init__(self, pause: float) -> None:
         self._pause = pause
         self._port = 0
+        self._flowing = asyncio.Event()
+        self._flowing.set()
         self.counted: dict[str, Counted] = {}
 
     def configuration(self) -> str:
@@ -76,6 +82,15 @@ class ModelServer:
                 task.cancel()
             await asyncio.gather(*serving, return_exceptions=True)
 
+    @contextlib.contextmanager
+    def holding(self) -> Iterator[None]:
+        """No stream gets past its first events while the block runs, however long that takes."""
+        self._flowing.clear()
+        try:
+            yield
+        finally:
+            self._flowing.set()
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             head = await reader.readuntil(b"\r\n\r\n")
@@ -109,7 +124,9 @@ class ModelServer:
         )
         leaving = asyncio.ensure_future(reader.read(1))
         try:
-            for event in _events(counted, pieces):
+            for place, event in enumerate(_events(counted, pieces)):
+                if place == HELD_AT:
+                    await self._let_go(leaving)
                 data = f"data: {json.dumps(event)}\n\n".encode()
                 writer.write(b"%x\r\n%s\r\n" % (len(data), data))
                 await writer.drain()
@@ -126,6 +143,15 @@ class ModelServer:
         finally:
             leaving.cancel()
             await asyncio.gather(leaving, return_exceptions=True)
+
+    async def _let_go(self, leaving: asyncio.Future[bytes]) -> None:
+        flowing = asyncio.ensure_future(self._flowing.wait())
+        try:
+            await asyncio.wait((leaving, flowing), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            flowing.cancel()
+        if leaving.done():
+            raise ConnectionResetError
 
 
 def _text(content: object) -> str:

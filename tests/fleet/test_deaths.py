@@ -13,7 +13,7 @@ from tests.fleet.user import User, judge_transcript, tool_prompt
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.asyncio(loop_scope="module")]
 
-LONG = "echo: " + " ".join(f"word{number}" for number in range(120))
+LONG = "echo: " + " ".join(f"word{number}" for number in range(250))
 
 
 async def owner_of(fleet: FleetOfProcesses, session: str) -> FleetProcess:
@@ -89,7 +89,7 @@ async def test_a_worker_dies_in_the_middle_of_a_tool(
 ) -> None:
     await asyncio.gather(fleet.have("api", 1), fleet.have("worker", 2))
     session, operation = await user.session(), user.new_id()
-    assert await user.submit(session, tool_prompt(tool, 1.0, operation), operation)
+    assert await user.submit(session, tool_prompt(tool, 3.0, operation), operation)
     await journalled(fleet, operation, "start")
     await (await owner_of(fleet, session)).kill()
     receipt = await user.receipt(operation)
@@ -162,7 +162,7 @@ async def test_a_zombie_commits_nothing_when_it_wakes(fleet: FleetOfProcesses, u
 async def test_a_drained_worker_hands_its_work_on(fleet: FleetOfProcesses, user: User) -> None:
     await asyncio.gather(fleet.have("api", 1), fleet.have("worker", 2))
     session, operation = await user.session(), user.new_id()
-    assert await user.submit(session, LONG + LONG, operation)
+    assert await user.submit(session, LONG, operation)
     await streaming(fleet, session)
     first = await owner_of(fleet, session)
     first.signal(signal.SIGTERM)

@@ -5,22 +5,20 @@ from __future__ import annotations
 import asyncio
 import signal
 from contextlib import AsyncExitStack
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.fleet.chaos import Stage, stage
-from tests.fleet.processes import FleetProcess, until
-from tests.fleet.test_deaths import journalled, streaming
+from tests.fleet.processes import FleetOfProcesses, FleetProcess, until
+from tests.fleet.test_deaths import journalled, owner_of, streaming
 from tests.fleet.user import User, judge_transcript, tool_prompt
 from tests.fleet.watcher import Watcher
 
 pytestmark = pytest.mark.timeout(1_800)
 
 SESSIONS = 6
-# Longer than the drain, so that every deploy of a worker interrupts something.
 DRAIN_SECONDS = 1
 LONG = "echo: " + " ".join(f"word{number}" for number in range(150))
 KINDS = ("echo", "slow_never", "slow_safe")
@@ -57,16 +55,18 @@ async def test_the_whole_fleet_is_replaced_under_load(tmp_path: Path) -> None:
             for session in sessions
         ]
         outcomes: list[str] = []
+        replaced = [*workers, *apis]
         # A worker and an API process at a time, until none of the old ones is left.
-        for worker, api in zip_longest(workers, apis):
-            operations = await _load(place, user, sessions)
-            for process in (worker, api):
-                if isinstance(process, FleetProcess):
-                    await fleet.start("worker" if process is worker else "api")
-                    process.signal(signal.SIGTERM)
-                    assert await process.ended(600) == 0
+        while workers or apis:
+            # No stream ends by itself meanwhile, so the drain of its worker has to cut it.
+            with place.model.holding():
+                operations = await _load(place, user, sessions)
+                if workers:
+                    await _replace(fleet, workers, await _streaming_here(fleet, sessions))
+                if apis:
+                    await _replace(fleet, apis, [])
             outcomes += [(await user.receipt(operation))["outcome"] for operation in operations]
-        assert not any(process.alive for process in (*workers, *apis))
+        assert not any(process.alive for process in replaced)
         assert set(outcomes) == {"completed"}
         transcripts = [await user.entries(session) for session in sessions]
         for watcher, entries in zip(watchers, transcripts, strict=True):
@@ -79,6 +79,21 @@ async def test_the_whole_fleet_is_replaced_under_load(tmp_path: Path) -> None:
         assert interrupted, "a deploy that interrupts nothing shows nothing"
         # What was said until then is kept, which is why it is charged to nobody.
         assert all(entry["message"]["content"] for entry in interrupted)
+
+
+async def _streaming_here(fleet: FleetOfProcesses, sessions: list[str]) -> list[FleetProcess]:
+    return [await owner_of(fleet, session) for session in sessions[:: len(KINDS)]]
+
+
+async def _replace(
+    fleet: FleetOfProcesses, old: list[FleetProcess], first: list[FleetProcess]
+) -> None:
+    """Start a new process and then end one of the old ones, of those that are to go first if any is."""
+    leaving = next((process for process in first if process in old), old[0])
+    old.remove(leaving)
+    await fleet.start(leaving.role)
+    leaving.signal(signal.SIGTERM)
+    assert await leaving.ended(600) == 0
 
 
 async def _shows(watcher: Watcher, entries: list[str]) -> bool:
