@@ -163,12 +163,9 @@ class Router:
     async def _settled(
         self, tenant_id: str, session_id: str, command: Command, reply: Reply
     ) -> Reply:
-        """The same request may have won between the look for its id and the owner's commit."""
-        if (
-            isinstance(command, Accept)
-            and isinstance(reply, Err)
-            and isinstance(reply.error, OperationIdTaken)
-        ):
+        """A refused request may be the second time of one that was accepted, and is perhaps over by
+        now: by an attempt whose answer got lost, or by its twin on another host."""
+        if isinstance(command, Accept) and isinstance(reply, Err):
             return await self._admission(tenant_id, session_id, command) or reply
         return reply
 

@@ -14,7 +14,7 @@ from harness.runtime.requests import PromptRequest
 from tests.workers.kit import Fleet, eventually
 from tests.workers.test_ownership import gated
 from tests.workers.tools import GATES
-from workers import peers
+from workers import peers, routing
 from workers.commands import Accept, CreateLane
 from workers.host import SessionHost
 from workers.live import Retired
@@ -108,6 +108,38 @@ async def test_the_answer_may_get_lost(fleet: Fleet, monkeypatch: pytest.MonkeyP
     assert offers(api) == {"no_answer": 1}
     assert await fleet.settled(operation) == ["completed"]
     assert len(await fleet.texts(session)) == 2
+
+
+@pytest.mark.parametrize("lost", [0, 1], ids=["a late twin", "after a lost answer"])
+async def test_who_asks_when_others_have_run_since_hears_of_its_own(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, lost: int
+) -> None:
+    await fleet.worker()
+    api, other = await fleet.api(), await fleet.api()
+    session = await fleet.session()
+    operation = api.environment.ids.next()
+    prompt = PromptRequest(prompt="echo: mine", operation_id=operation)
+    request = Accept(lane="main", request=prompt)
+    attempt, attempts = api._router._attempt, 0
+    accepted = [operation]
+
+    async def overtaken(*arguments: Any) -> Any:
+        nonlocal attempts
+        attempts += 1
+        if attempts <= lost:
+            return routing._Again("nobody answers", unknown=True, soon=True)
+        await fleet.ok(other, session, request)
+        # The lane itself remembers the last one, and the one before that no longer.
+        for text in ("echo: the next", gated("after")):
+            assert set(await fleet.settled(*accepted)) == {"completed"}
+            accepted.append(await fleet.prompt(other, session, text))
+        await GATES["after"].entered.wait()
+        return await attempt(*arguments)
+
+    monkeypatch.setattr(api._router, "_attempt", overtaken)
+    assert (await fleet.ok(api, session, request))["operationId"] == operation
+    assert attempts == lost + 1
+    GATES["after"].release.set()
 
 
 async def test_an_older_worker_does_not_know_the_way(
