@@ -39,7 +39,7 @@ class FleetProcess:
     """One API or worker process."""
 
     def __init__(self, role: Role, process: Born, said: dict[str, Any]) -> None:
-        self.role = role
+        self.role: Role = role
         self.process = process
         self.said = said
 
