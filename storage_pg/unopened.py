@@ -20,6 +20,28 @@ class OpenRow:
     due_at: int
 
 
+@dataclass(frozen=True, slots=True)
+class Hopeless:
+    """An operation whose passes lead nowhere, in a session that nobody owns; `reason` is why the last
+    one failed, as far as anybody lived to say."""
+
+    tenant_id: str
+    session_id: str
+    passes: int
+    reason: str | None
+    row: OpenRow
+
+
+async def hopeless_operations(pool: Pool, most: int) -> list[Hopeless]:
+    """Operations, of every tenant, that had `most` passes or more without progress and whose session
+    has no owner."""
+    rows = await fetch_from(pool, "hopeless", (most,))
+    return [
+        Hopeless(tenant, session, passes, reason, OpenRow(*row))  # pyright: ignore[reportArgumentType]  # columns of the statement
+        for tenant, session, passes, reason, *row in rows
+    ]
+
+
 async def open_of_session(pool: Pool, tenant_id: str, session_id: str) -> list[OpenRow]:
     """A session's open operations, as the scheduler's rows say."""
     rows = await fetch_from(pool, "open_of_session", (tenant_id, session_id))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 import psycopg
@@ -37,7 +37,8 @@ class DeathCounts:
 
 
 class DeathWatch:
-    """Every worker runs one. `died` is called when hosts were cleared away."""
+    """Every worker runs one. When hosts were cleared away, `hopeless` ends what they died of too
+    often, and `died` is called."""
 
     def __init__(
         self,
@@ -47,6 +48,7 @@ class DeathWatch:
         *,
         interval: float,
         silent_seconds: float,
+        hopeless: Callable[[], Awaitable[None]],
         died: Callable[[], None],
         meter: HostMeter = SILENT,
     ) -> None:
@@ -55,6 +57,7 @@ class DeathWatch:
         self._rng = rng
         self._interval = interval
         self._silent_seconds = silent_seconds
+        self._hopeless = hopeless
         self._died = died
         self._meter = meter
         self.counts = DeathCounts()
@@ -92,7 +95,11 @@ class DeathWatch:
             )
         self.counts.buried += len(dead)
         if dead:
-            self._died()
+            # Before anybody comes for what the dead left.
+            try:
+                await self._hopeless()
+            finally:
+                self._died()
         if dead or slow:
             self.counts.jobs += await put_away_jobs(self._pool)
 

@@ -170,12 +170,14 @@ class SessionHost:
             host_id=lambda: self.lease.host_id,
         )
         self.indexer = Indexer(self.pool, clock, settings.search_metadata_fields)
+        unopened = Unopened(self.pool, committed, clock, self.metrics)
         self.deaths = DeathWatch(
             self.pool,
             clock,
             rng,
             interval=settings.death_check_ms / 1000,
             silent_seconds=settings.silent_seconds,
+            hopeless=unopened.end_hopeless,
             died=self.dispatcher.poke,
             meter=self.metrics,
         )
@@ -184,7 +186,7 @@ class SessionHost:
             self.registry,
             self._peers,
             self.slots,
-            Unopened(self.pool, committed, clock, self.metrics),
+            unopened,
             clock,
             rng,
             draining=lambda: self.draining,

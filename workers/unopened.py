@@ -22,7 +22,13 @@ from harness.operation.state import (
 from harness.storage.protocol import Storage
 from storage_pg.open_operations import whereabouts
 from storage_pg.storage import Pool
-from storage_pg.unopened import OpenRow, count_unopened, end_unopened, open_of_session
+from storage_pg.unopened import (
+    OpenRow,
+    count_unopened,
+    end_unopened,
+    hopeless_operations,
+    open_of_session,
+)
 from workers.committed import CommittedSessions
 from workers.meter import SILENT, HostMeter
 from workers.poison import MOST_PASSES, crash_loop
@@ -66,6 +72,14 @@ class Unopened:
             reason = damaged.get(row.lane) or f"{type(error).__name__}: {error}"
             await self._count(tenant_id, session_id, row, valid_unicode(reason))
 
+    async def end_hopeless(self) -> None:
+        """End what killed so many hosts that came for it, before another one opens its session.
+        Raises `StorageError`."""
+        for found in await hopeless_operations(self._pool, MOST_PASSES):
+            await self._end(
+                found.tenant_id, found.session_id, found.row, found.passes, found.reason
+            )
+
     async def _count(self, tenant_id: str, session_id: str, row: OpenRow, reason: str) -> None:
         passes = await count_unopened(self._pool, tenant_id, session_id, row.operation_id, reason)
         if passes is None:
@@ -75,8 +89,12 @@ class Unopened:
             row.operation_id,
             passes,
         )
-        if passes < MOST_PASSES:
-            return
+        if passes >= MOST_PASSES:
+            await self._end(tenant_id, session_id, row, passes, reason)
+
+    async def _end(
+        self, tenant_id: str, session_id: str, row: OpenRow, passes: int, reason: str | None
+    ) -> None:
         place = await whereabouts(self._pool, tenant_id, session_id)
         if place is None:
             return

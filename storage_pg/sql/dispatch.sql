@@ -19,6 +19,11 @@ SELECT laneway.end_drive(%s::uuid, %s::uuid, %s::uuid, %s::uuid, %s::boolean, %s
 -- name: open_of_session
 SELECT operation_id::text, lane, kind, due_at FROM laneway.open_of_session(%s::uuid, %s::uuid)
 
+-- name: hopeless
+SELECT tenant_id::text, session_id::text, passes, last_reason,
+       operation_id::text, lane, kind, due_at
+FROM laneway.hopeless(%s::integer)
+
 -- name: count_unopened
 SELECT laneway.count_unopened(%s::uuid, %s::uuid, %s::uuid, %s::text)
 

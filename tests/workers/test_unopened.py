@@ -17,13 +17,15 @@ from harness.errors import (
     StorageError,
 )
 from harness.runtime.hooks import BeforeDrive
+from storage_pg.sessions import OwnedSession
 from tests.workers.kit import Fleet, eventually
 from tests.workers.test_ownership import gated
 from tests.workers.test_poison import error_of, hook
 from tests.workers.tools import GATES
 from workers.commands import CreateLane, Inspect, NextRun
 from workers.host import SessionHost
-from workers.poison import is_excused
+from workers.live import LiveSession
+from workers.poison import MOST_PASSES, is_excused
 
 
 async def settled_soon(fleet: Fleet, worker: SessionHost, *operations: str) -> list[str | None]:
@@ -174,3 +176,52 @@ async def test_a_lane_that_stops_its_session_each_time_harms_no_other_lane(fleet
 )
 def test_who_is_to_blame(error: Exception, excused: bool) -> None:
     assert is_excused(error, "main") is excused
+
+
+async def dies_opening(fleet: Fleet, session: str) -> None:
+    """A worker that comes for the session, claims it, and lives no longer than that."""
+    worker = await fleet.worker()
+    attach, claimed, dead = worker.registry._attach, asyncio.Event(), asyncio.Event()
+
+    async def dying(owned: OwnedSession) -> LiveSession:
+        if owned.claimed.id != session:
+            return await attach(owned)
+        claimed.set()
+        await dead.wait()
+        raise LeaseLost
+
+    worker.registry._attach = dying
+    while not claimed.is_set():
+        worker.dispatcher.poke()
+        await asyncio.sleep(0.01)
+    await fleet.kill(worker)
+    dead.set()
+
+
+@pytest.mark.parametrize("began", [False, True], ids=["at first", "after progress"])
+async def test_what_kills_each_host_that_opens_its_session_is_ended(
+    fleet: Fleet, began: bool
+) -> None:
+    api = await fleet.api()
+    session = await fleet.session()
+    if began:
+        # Passes that were counted at an earlier state do not count any more.
+        first = await fleet.worker()
+        operation = await fleet.prompt(api, session, gated("deadly", "gated_safe"))
+        await GATES["deadly"].entered.wait()
+        await fleet.kill(first)
+        await fleet.sql("UPDATE laneway.open_operations SET passes = 4, progress_seq = 1")
+    else:
+        operation = await fleet.prompt(api, session, "echo: never said")
+    for number in range(MOST_PASSES):
+        assert await fleet.outcome(operation) is None, f"{number} deaths"
+        await dies_opening(fleet, session)
+    worker = await fleet.worker()
+    assert await settled_soon(fleet, worker, operation) == ["failed"]
+    error = await error_of(fleet, operation)
+    assert (error["code"], error["details"]["passes"]) == ("crash_loop", MOST_PASSES)
+    seen = await fleet.ok(api, session, Inspect(lane="main"))
+    assert seen.get("current") is None
+    assert await settled_soon(fleet, worker, await fleet.prompt(api, session, "echo: x")) == [
+        "completed"
+    ]
