@@ -80,6 +80,8 @@ async def _ready(
             line = await process.stdout.readline()
             if not line:
                 await listening
+                # Told to stop while it ends, it may lose its status: the signal looks for it too.
+                await process.wait()
     except TimeoutError:
         reason = f"was not ready after {seconds:g} seconds"
     else:
