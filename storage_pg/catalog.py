@@ -10,7 +10,7 @@ import uuid
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 from sqlalchemy import ColumnElement, Row, Select, insert, select, text, tuple_, update
 from sqlalchemy.exc import DataError, IntegrityError
@@ -21,11 +21,10 @@ from harness.errors import InvalidArgument
 from harness.ids import IdGenerator
 from storage_pg.api_keys import ApiKey, KeyOwner, MintedKey, mint_key, split_key, verify_secret
 from storage_pg.connect import KEEPALIVE, sqlalchemy_url
+from storage_pg.receipts import OperationStatus, Receipt
 from storage_pg.tables import api_keys, operations, sessions, tenants
 
 MAX_PAGE = 1_000
-
-OperationStatus: TypeAlias = Literal["open", "done"]
 
 
 class NameTaken(ValueError):
@@ -60,22 +59,6 @@ class SessionListing:
     storage_version: int
     message_count: int
     usage: str
-
-
-@dataclass(frozen=True, slots=True)
-class Receipt:
-    """The permanent record of an operation. `error` and `result` are JSON texts as stored."""
-
-    id: str
-    session_id: str
-    lane: str
-    kind: str
-    status: OperationStatus
-    outcome: str | None
-    error: str | None
-    result: str | None
-    accepted_at: int
-    finished_at: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,13 +258,6 @@ class Catalog:
             raise InvalidArgument("metadata contains NUL or lone surrogates") from error
 
     # Receipts
-
-    async def get_operation(self, tenant_id: str, operation_id: str) -> Receipt | None:
-        """One receipt."""
-        query = select(operations).where(operations.c.id == operation_id)
-        async with self.transaction(tenant_id) as connection:
-            row = (await connection.execute(query)).first()
-        return None if row is None else _receipt(row)
 
     async def list_operations(
         self,

@@ -10,7 +10,7 @@ import psycopg
 from psycopg_pool import PoolClosed, PoolTimeout
 
 from harness.codec import decode
-from harness.errors import OperationKind, StorageCorrupt
+from harness.errors import StorageCorrupt
 from harness.operation.state import OperationMeta, OperationState
 from storage_pg.derived import kind_of
 from storage_pg.due import Due, DueAt, DueNow, DuePoll, PollSettings, due_instant, due_of
@@ -164,22 +164,6 @@ async def whereabouts(pool: Pool, tenant_id: str, session_id: str) -> Whereabout
     return Whereabouts(
         next_seq, agent, None if host_id is None else SessionOwner(host_id, role, url)
     )
-
-
-@dataclass(frozen=True, slots=True)
-class KnownOperation:
-    """What the receipts say of an operation id. `accepted_at` is Unix milliseconds."""
-
-    session_id: str
-    lane: str
-    kind: OperationKind
-    accepted_at: int
-
-
-async def find_operation(pool: Pool, tenant_id: str, operation_id: str) -> KnownOperation | None:
-    """The tenant's operation of that id, open or done."""
-    rows = await fetch_from(pool, "find_operation", (tenant_id, operation_id))
-    return KnownOperation(*rows[0]) if rows else None  # pyright: ignore[reportArgumentType]  # columns of the statement
 
 
 async def due_of_session(pool: Pool, tenant_id: str, session_id: str) -> dict[str, int]:

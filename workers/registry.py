@@ -17,7 +17,7 @@ from harness.session.once import Once
 from storage_pg.claimed import HeldElsewhere, NoSuchSession
 from storage_pg.idempotency import once_under
 from storage_pg.lease import HostLease
-from storage_pg.open_operations import find_operation
+from storage_pg.receipts import find_receipt
 from storage_pg.sessions import OwnedSession, PostgresSessions
 from storage_pg.storage import Pool
 from workers.agents import Agents
@@ -180,7 +180,7 @@ class Registry:
         self, tenant_id: str, session_id: str, operation_id: str
     ) -> OperationAdmission | None:
         """The admission that an operation of this session had; None when it is not known."""
-        known = await find_operation(self._pool, tenant_id, operation_id)
+        known = await find_receipt(self._pool, tenant_id, operation_id)
         if known is None or known.session_id != session_id:
             return None
         return OperationAdmission(

@@ -28,10 +28,10 @@ from storage_pg.claimed import HeldElsewhere
 from storage_pg.lease import HostDown
 from storage_pg.open_operations import (
     SessionOwner,
-    find_operation,
     wake_operation,
     whereabouts,
 )
+from storage_pg.receipts import find_receipt
 from storage_pg.storage import Pool
 from workers.commands import (
     READING,
@@ -173,7 +173,7 @@ class Router:
         operation_id = command.request.operation_id
         assert operation_id is not None
         try:
-            known = await find_operation(self._pool, tenant_id, operation_id)
+            known = await find_receipt(self._pool, tenant_id, operation_id)
         except StorageError:
             return None  # no such id can be looked up: the owner says what is wrong with it
         if known is None:

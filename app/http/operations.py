@@ -32,7 +32,7 @@ from app.http.wire import OperationPage, OperationReceipt
 from harness.codec import decode
 from harness.operation.results import AbortRequest, LaneExecution, OperationAdmission
 from harness.runtime.requests import OperationRequest
-from storage_pg.catalog import OperationStatus
+from storage_pg.receipts import OperationStatus, find_receipt
 from workers.commands import Abort, Accept, RequestAbort, Resume
 
 router = APIRouter(prefix="/v1", tags=["operations"])
@@ -90,7 +90,7 @@ async def submit_operation(
             services, caller.tenant_id, key, asked, wanted.operation_id
         )
         wanted = msgspec.structs.replace(wanted, operation_id=operation_id)
-        if known and await services.catalog.get_operation(caller.tenant_id, operation_id):
+        if known and await find_receipt(services.pool, caller.tenant_id, operation_id):
             headers |= REPLAYED
     accepted = await run(services, caller, session_id, Accept(lane=lane, request=wanted), context)
     admission = decode(accepted, OperationAdmission)
@@ -165,7 +165,7 @@ async def get_operation(
     wait: WaitQuery = None,
 ) -> Response:
     """One receipt, kept for ever; with `wait`, once the operation is over or the time is up."""
-    receipt = await services.catalog.get_operation(caller.tenant_id, operation_id)
+    receipt = await find_receipt(services.pool, caller.tenant_id, operation_id)
     if receipt is not None and receipt.status == "open" and wait:
         receipt = await wait_for_end(
             services, request, caller.tenant_id, receipt.session_id, operation_id, wait
@@ -183,7 +183,7 @@ async def abort_operation(
     operation_id: OperationId, caller: Writer, services: Svc, context: Ctx
 ) -> Response:
     """Cancel this operation if it is open; from any process, whoever drives it."""
-    receipt = await services.catalog.get_operation(caller.tenant_id, operation_id)
+    receipt = await find_receipt(services.pool, caller.tenant_id, operation_id)
     if receipt is None:
         raise not_found("OperationNotFound", "operation")
     command = RequestAbort(lane=receipt.lane, operation_id=operation_id)

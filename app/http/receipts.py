@@ -16,8 +16,7 @@ from harness.context import Context
 from harness.entries import MessageEntry
 from harness.messages import AssistantMessage
 from harness.operation.state import LaneLastResult, OperationError, RunLastResult
-from storage_pg.catalog import Receipt
-from storage_pg.open_operations import due_of_session
+from storage_pg.receipts import Receipt, find_receipt
 
 # Any: pyright cannot name a union as type[T]; the decoder takes it.
 _LAST_RESULT: Any = LaneLastResult
@@ -29,12 +28,11 @@ _LONGEST_LOOK = 1.0
 
 def receipt_view(receipt: Receipt) -> OperationReceipt:
     """A receipt as listed, without the final message."""
-    kind: Any = receipt.kind  # only kinds of operations are stored
     return OperationReceipt(
         id=receipt.id,
         session_id=receipt.session_id,
         lane=receipt.lane,
-        kind=kind,
+        kind=receipt.kind,
         status=receipt.status,
         accepted_at=receipt.accepted_at,
         finished_at=receipt.finished_at,
@@ -78,30 +76,29 @@ async def wait_for_end(
     try:
         await asyncio.wait([waiting, *others], return_when=asyncio.FIRST_COMPLETED)
         if waiting.done():
-            waiting.result()
+            return waiting.result()
     finally:
         for task in (waiting, *others):
             task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.gather(waiting, *others, return_exceptions=True)
-    return await services.catalog.get_operation(tenant_id, operation_id)
+    return await find_receipt(services.pool, tenant_id, operation_id)
 
 
 async def _ended(
     services: Services, tenant_id: str, session_id: str, operation_id: str, seconds: float
-) -> None:
-    """Return when the operation is not open any more, or after so long."""
+) -> Receipt | None:
+    """The receipt when the operation is not open any more, or after so long."""
     clock = services.environment.clock
     deadline = clock.monotonic() + seconds
     pause = _FIRST_LOOK
     with services.host.hints.passes(session_id) as passed:
         while True:
             passed.clear()
-            if operation_id not in await due_of_session(services.pool, tenant_id, session_id):
-                return
+            receipt = await find_receipt(services.pool, tenant_id, operation_id)
             left = deadline - clock.monotonic()
-            if left <= 0:
-                return
+            if receipt is None or receipt.status == "done" or left <= 0:
+                return receipt
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(min(pause, left)):
                     await passed.wait()

@@ -3,9 +3,9 @@
 -- name: whereabouts
 SELECT next_seq, agent, host_id::text, role, url FROM laneway.whereabouts(%s::uuid, %s::uuid)
 
--- name: find_operation
-SELECT session_id::text, lane, kind, accepted_at
-FROM laneway.find_operation(%s::uuid, %s::uuid)
+-- name: receipt
+SELECT session_id::text, lane, kind, status, outcome, error, result, accepted_at, finished_at
+FROM laneway.receipt(%s::uuid, %s::uuid)
 
 -- name: due_of_session
 SELECT operation_id::text, due_at FROM laneway.due_of_session(%s::uuid, %s::uuid)

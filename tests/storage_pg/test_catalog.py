@@ -18,6 +18,7 @@ from harness.testing.conformance.samples import Samples
 from storage_pg.catalog import Catalog, Cursor, NameTaken, open_engine
 from storage_pg.idempotency import IdempotencyKey, KeyConflict, Replay
 from storage_pg.reader import ReadOnlySession
+from storage_pg.receipts import find_receipt
 from storage_pg.sessions import NewSession, SessionExists
 from tests.storage_pg.kit import Kit
 from tests.storage_pg.operations import Op
@@ -189,19 +190,19 @@ async def test_receipts_are_found_and_listed(catalog: Catalog, kit: Kit) -> None
     owned = await kit.open_new()
     op = Op(kit.environment.ids.next())
     await owned.storage.commit(op.accept(), BACKGROUND)
-    open_receipt = await catalog.get_operation(kit.tenant, op.id)
+    open_receipt = await find_receipt(kit.pool, kit.tenant, op.id)
     assert open_receipt is not None
     assert open_receipt.status == "open"
     assert await catalog.count_open_operations(kit.tenant) == 1
     await owned.storage.commit(op.finish(), BACKGROUND)
-    receipt = await catalog.get_operation(kit.tenant, op.id)
+    receipt = await find_receipt(kit.pool, kit.tenant, op.id)
     assert receipt is not None
     assert (receipt.status, receipt.outcome) == ("done", "completed")
     assert await catalog.list_operations(kit.tenant, status="open") == []
     assert await catalog.list_operations(kit.tenant, lane="main", status="done") == [receipt]
     assert await catalog.count_open_operations(kit.tenant) == 0
     stranger = kit.new_tenant()
-    assert await catalog.get_operation(stranger, op.id) is None
+    assert await find_receipt(kit.pool, stranger, op.id) is None
 
 
 def _answer(metadata: SessionMetadata) -> tuple[int, str]:
