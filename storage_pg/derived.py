@@ -11,18 +11,20 @@ from typing import TypeAlias, assert_never
 
 from harness.codec import encode_str, valid_unicode
 from harness.errors import OperationKind
+from harness.operation.lane_state import (
+    CompactionLastResult,
+    LaneLastResult,
+    NavigationLastResult,
+    RunLastResult,
+)
 from harness.operation.state import (
     CompactionIntent,
-    CompactionLastResult,
     CompactionState,
-    LaneLastResult,
     NavigationIntent,
-    NavigationLastResult,
     NavigationState,
     OperationMeta,
     OperationState,
     RunIntent,
-    RunLastResult,
     RunState,
 )
 from harness.storage.writes import DeleteValue, SetValue, Write

@@ -6,14 +6,14 @@ from collections.abc import Container, Mapping, Sequence
 from typing import Protocol, assert_never
 
 from harness.errors import OperationKind
-from harness.operation.state import (
+from harness.operation.lane_state import (
     CompactionLastResult,
     LaneLastResult,
     NavigationLastResult,
-    OperationMeta,
     Outcome,
     RunLastResult,
 )
+from harness.operation.state import OperationMeta
 from harness.storage.writes import InsertUsage, SetValue, Write
 from harness.usage import Usage
 from storage_pg.derived import kind_of

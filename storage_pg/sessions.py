@@ -21,7 +21,7 @@ from harness.errors import (
     StorageError,
 )
 from harness.operation import values
-from harness.operation.state import IDLE_LANE
+from harness.operation.lane_state import IDLE_LANE
 from harness.session.session import MAIN_LANE, Session
 from harness.storage.metadata import SessionMetadata
 from harness.storage.migrations import CURRENT_SCHEMA, Schema

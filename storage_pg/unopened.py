@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from harness.codec import encode_str, valid_unicode
 from harness.errors import OperationKind
-from harness.operation.state import LaneLastResult, LaneState
+from harness.operation.lane_state import LaneLastResult, LaneState
 from storage_pg.storage import Pool, fetch_from
 
 

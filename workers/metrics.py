@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.process_collector import ProcessCollector
 
 from harness.errors import OperationKind
-from harness.operation.state import Outcome
+from harness.operation.lane_state import Outcome
 from harness.usage import Usage
 from storage_pg.open_operations import Difference
 from workers.meter import Offer, Purged

@@ -12,7 +12,7 @@ from harness.errors import (
     StorageCorrupt,
     StorageError,
 )
-from harness.operation.state import OperationError
+from harness.operation.durable import OperationError
 from harness.result import Err
 from harness.runtime.agent_lane import AgentLane
 from harness.runtime.finalize import finalize_externally

@@ -10,13 +10,13 @@ from harness.codec import valid_unicode
 from harness.context import BACKGROUND
 from harness.errors import HarnessError, OperationKind
 from harness.operation import values
-from harness.operation.state import (
+from harness.operation.durable import OperationError
+from harness.operation.lane_state import (
     IDLE_LANE,
     CompactionLastResult,
     LaneLastResult,
     LaneState,
     NavigationLastResult,
-    OperationError,
     RunLastResult,
 )
 from harness.storage.protocol import Storage

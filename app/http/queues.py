@@ -20,9 +20,10 @@ from app.http.wire import QueueInput
 from harness.context import Context
 from harness.operation import values
 from harness.operation.events import QueuedItem
+from harness.operation.payloads import PendingMessage
 from harness.operation.results import CancelQueued as Cancelled
 from harness.operation.results import QueueContents, QueuedEntry
-from harness.operation.state import PendingMessage, RunState
+from harness.operation.state import RunState
 from storage_pg.reader import SessionReader
 from workers.commands import CancelQueued, FollowUp, NextRun, RequestKey, Steer
 

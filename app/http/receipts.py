@@ -15,7 +15,8 @@ from harness.codec import decode
 from harness.context import Context
 from harness.entries import MessageEntry
 from harness.messages import AssistantMessage
-from harness.operation.state import LaneLastResult, OperationError, RunLastResult
+from harness.operation.durable import OperationError
+from harness.operation.lane_state import LaneLastResult, RunLastResult
 from storage_pg.receipts import Receipt, find_receipt
 
 # Any: pyright cannot name a union as type[T]; the decoder takes it.

@@ -10,9 +10,10 @@ from harness.entries import Entry
 from harness.errors import OperationKind
 from harness.frames import AssistantMessageEvent
 from harness.messages import AgentMessage, AssistantMessage, ImageContent, ThinkingLevel
+from harness.operation.durable import OperationError
 from harness.operation.events import HarnessEvent, MessageUpdate
+from harness.operation.lane_state import LaneLastResult
 from harness.operation.results import CurrentOperation, LaneInfo
-from harness.operation.state import LaneLastResult, OperationError
 from harness.settings import ModelIdentity
 from harness.usage import Usage, UsageRow
 

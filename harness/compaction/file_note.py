@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from harness.compaction.tokens import text_tokens
-from harness.operation.state import FileOperations
+from harness.operation.payloads import FileOperations
 
 _NOTE = re.compile(
     r"(?:\n\n<(read|modified)-files>\n(?:(?!</\1-files>).)*\n</\1-files>)+\Z", re.DOTALL

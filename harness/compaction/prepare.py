@@ -27,11 +27,7 @@ from harness.messages import (
     ToolCall,
     ToolResultMessage,
 )
-from harness.operation.state import (
-    BranchPreparation,
-    CompactionPreparation,
-    FileOperations,
-)
+from harness.operation.payloads import BranchPreparation, CompactionPreparation, FileOperations
 from harness.session.projection import in_context
 from harness.settings import CompactionSettings
 

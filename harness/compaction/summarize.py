@@ -14,7 +14,7 @@ from harness.errors import HarnessError
 from harness.messages import AgentMessage, AssistantMessage, UserMessage, plain_text
 from harness.models.protocol import Model, ModelContext
 from harness.operation.classify import is_overflow, is_retryable
-from harness.operation.state import BranchPreparation, CompactionPreparation
+from harness.operation.payloads import BranchPreparation, CompactionPreparation
 from harness.usage import ZERO_USAGE, Usage, add_usage
 
 SYSTEM_PROMPT = (

@@ -19,7 +19,9 @@ from harness.messages import (
     DeferredHandle,
     ToolResultMessage,
 )
-from harness.operation.state import CompactionReason, OperationError, Outcome
+from harness.operation.durable import OperationError
+from harness.operation.lane_state import Outcome
+from harness.operation.state import CompactionReason
 from harness.usage import Usage, UsageRow
 
 

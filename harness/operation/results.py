@@ -10,8 +10,9 @@ from harness.codec import JsonValue
 from harness.entries import BranchSummaryEntry, CompactionEntry, Entry, EntryType
 from harness.errors import OperationKind
 from harness.messages import AgentMessage, AgentToolResult, AssistantMessage, DeferredHandle
+from harness.operation.durable import OperationError
 from harness.operation.events import QueuedItem
-from harness.operation.state import LaneLastResult, OperationError
+from harness.operation.lane_state import LaneLastResult
 from harness.settings import ModelIdentity
 
 OperationStatus: TypeAlias = Literal["running", "open", "aborting"]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, assert_never
 
 import msgspec
 
-from harness.codec import JsonValue
 from harness.errors import OperationKind
-from harness.messages import AgentMessage
+from harness.operation.durable import Durable, OperationError
 from harness.settings import (
     CompactionSettings,
     LaneConfiguration,
@@ -19,42 +18,22 @@ from harness.settings import (
     ToolExecution,
 )
 
-
-class _Durable(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    rename="camel",
-    omit_defaults=True,
-    forbid_unknown_fields=True,
-):
-    """Common encoding rules of operation state."""
-
-
-class OperationError(_Durable, frozen=True, kw_only=True):
-    """Why an operation failed: a stable code, a readable message, structured details."""
-
-    code: str
-    message: str
-    details: JsonValue = None
-
-
 # Acceptance metadata (§3.1)
 
 
-class RunIntent(_Durable, frozen=True, kw_only=True, tag_field="kind", tag="run"):
+class RunIntent(Durable, frozen=True, kw_only=True, tag_field="kind", tag="run"):
     """A run, and the entries that the caller's prompt became."""
 
     prompt_entry_ids: tuple[str, ...]
 
 
-class CompactionIntent(_Durable, frozen=True, kw_only=True, tag_field="kind", tag="compaction"):
+class CompactionIntent(Durable, frozen=True, kw_only=True, tag_field="kind", tag="compaction"):
     """A manual compaction."""
 
     custom_instructions: str | None = None
 
 
-class NavigationIntent(_Durable, frozen=True, kw_only=True, tag_field="kind", tag="navigation"):
+class NavigationIntent(Durable, frozen=True, kw_only=True, tag_field="kind", tag="navigation"):
     """A move of the lane's leaf to `target_id` (None: the root)."""
 
     target_id: str | None
@@ -66,7 +45,7 @@ class NavigationIntent(_Durable, frozen=True, kw_only=True, tag_field="kind", ta
 OperationIntent: TypeAlias = RunIntent | CompactionIntent | NavigationIntent
 
 
-class OperationMeta(_Durable, frozen=True, kw_only=True):
+class OperationMeta(Durable, frozen=True, kw_only=True):
     """Immutable acceptance metadata. `started_at` is Unix milliseconds."""
 
     operation_id: str
@@ -79,12 +58,12 @@ class OperationMeta(_Durable, frozen=True, kw_only=True):
 # Control (§4.6)
 
 
-class Running(_Durable, frozen=True, kw_only=True, tag_field="status", tag="running"):
+class Running(Durable, frozen=True, kw_only=True, tag_field="status", tag="running"):
     """Nobody asked to stop."""
 
 
 class CancelRequested(
-    _Durable, frozen=True, kw_only=True, tag_field="status", tag="cancel_requested"
+    Durable, frozen=True, kw_only=True, tag_field="status", tag="cancel_requested"
 ):
     """Cancellation is durable; the drained queue items keep their pending values until the end."""
 
@@ -100,13 +79,13 @@ RUNNING = Running()
 # Continuations
 
 
-class NeedAssistant(_Durable, frozen=True, kw_only=True, tag_field="kind", tag="need_assistant"):
+class NeedAssistant(Durable, frozen=True, kw_only=True, tag_field="kind", tag="need_assistant"):
     """The run still owes an assistant turn."""
 
     overflow_recovery_used: bool
 
 
-class MayFinish(_Durable, frozen=True, kw_only=True, tag_field="kind", tag="may_finish"):
+class MayFinish(Durable, frozen=True, kw_only=True, tag_field="kind", tag="may_finish"):
     """The run may end; with or without a final assistant message."""
 
     include_final_assistant: bool
@@ -118,7 +97,7 @@ Continuation: TypeAlias = NeedAssistant | MayFinish
 # Assistant generation (§3.7)
 
 
-class GenerationContext(_Durable, frozen=True, kw_only=True):
+class GenerationContext(Durable, frozen=True, kw_only=True):
     """What one generation step captured when it began."""
 
     step_id: str
@@ -129,7 +108,7 @@ class GenerationContext(_Durable, frozen=True, kw_only=True):
     overflow_recovery_used: bool
 
 
-class GenerationReady(_Durable, frozen=True, kw_only=True, tag_field="status", tag="ready"):
+class GenerationReady(Durable, frozen=True, kw_only=True, tag_field="status", tag="ready"):
     """The next attempt may be prepared."""
 
     context: GenerationContext
@@ -137,7 +116,7 @@ class GenerationReady(_Durable, frozen=True, kw_only=True, tag_field="status", t
 
 
 class GenerationPending(
-    _Durable, frozen=True, kw_only=True, tag_field="status", tag="effect_pending"
+    Durable, frozen=True, kw_only=True, tag_field="status", tag="effect_pending"
 ):
     """A request may have been sent; its response and ledger row have reserved ids."""
 
@@ -149,9 +128,7 @@ class GenerationPending(
     context_window: int
 
 
-class GenerationRetryWait(
-    _Durable, frozen=True, kw_only=True, tag_field="status", tag="retry_wait"
-):
+class GenerationRetryWait(Durable, frozen=True, kw_only=True, tag_field="status", tag="retry_wait"):
     """The last attempt failed; the next one is allowed at `not_before` (Unix ms)."""
 
     context: GenerationContext
@@ -166,14 +143,14 @@ Generation: TypeAlias = GenerationReady | GenerationPending | GenerationRetryWai
 # Tools (§3.8)
 
 
-class CallPlanned(_Durable, frozen=True, kw_only=True, tag_field="status", tag="planned"):
+class CallPlanned(Durable, frozen=True, kw_only=True, tag_field="status", tag="planned"):
     """Not cleared yet."""
 
     source_index: int
     result_entry_id: str
 
 
-class CallPending(_Durable, frozen=True, kw_only=True, tag_field="status", tag="effect_pending"):
+class CallPending(Durable, frozen=True, kw_only=True, tag_field="status", tag="effect_pending"):
     """The tool may be running or may have run."""
 
     source_index: int
@@ -181,9 +158,7 @@ class CallPending(_Durable, frozen=True, kw_only=True, tag_field="status", tag="
     replay: ReplayPolicy
 
 
-class CallOutcomeReady(
-    _Durable, frozen=True, kw_only=True, tag_field="status", tag="outcome_ready"
-):
+class CallOutcomeReady(Durable, frozen=True, kw_only=True, tag_field="status", tag="outcome_ready"):
     """The final result is staged and waits for its place in source order."""
 
     source_index: int
@@ -191,7 +166,7 @@ class CallOutcomeReady(
     terminate: bool
 
 
-class CallCompleted(_Durable, frozen=True, kw_only=True, tag_field="status", tag="completed"):
+class CallCompleted(Durable, frozen=True, kw_only=True, tag_field="status", tag="completed"):
     """The result is an entry."""
 
     source_index: int
@@ -202,7 +177,7 @@ class CallCompleted(_Durable, frozen=True, kw_only=True, tag_field="status", tag
 ToolCallState: TypeAlias = CallPlanned | CallPending | CallOutcomeReady | CallCompleted
 
 
-class ToolBatch(_Durable, frozen=True, kw_only=True):
+class ToolBatch(Durable, frozen=True, kw_only=True):
     """The calls of one assistant message. Completed calls form a prefix."""
 
     assistant_entry_id: str
@@ -214,7 +189,7 @@ class ToolBatch(_Durable, frozen=True, kw_only=True):
 # Deferred generation
 
 
-class DeferredSuspended(_Durable, frozen=True, kw_only=True, tag_field="status", tag="suspended"):
+class DeferredSuspended(Durable, frozen=True, kw_only=True, tag_field="status", tag="suspended"):
     """The provider works in the background; `poll` counts completed polls."""
 
     step_id: str
@@ -224,9 +199,7 @@ class DeferredSuspended(_Durable, frozen=True, kw_only=True, tag_field="status",
     stream_options: StreamOptions
 
 
-class DeferredPending(
-    _Durable, frozen=True, kw_only=True, tag_field="status", tag="effect_pending"
-):
+class DeferredPending(Durable, frozen=True, kw_only=True, tag_field="status", tag="effect_pending"):
     """A poll may have been sent."""
 
     step_id: str
@@ -247,7 +220,7 @@ SummaryKind: TypeAlias = Literal["compaction", "branch_summary"]
 CompactionReason: TypeAlias = Literal["manual", "threshold", "overflow"]
 
 
-class SummaryContext(_Durable, frozen=True, kw_only=True):
+class SummaryContext(Durable, frozen=True, kw_only=True):
     """What one summary generation captured when it began."""
 
     task_id: str
@@ -259,21 +232,21 @@ class SummaryContext(_Durable, frozen=True, kw_only=True):
     reason: CompactionReason | None = None
 
 
-class SummaryRequest(_Durable, frozen=True, kw_only=True):
+class SummaryRequest(Durable, frozen=True, kw_only=True):
     """The nested provider request that may have been sent."""
 
     index: int
     usage_id: str
 
 
-class SummaryReady(_Durable, frozen=True, kw_only=True, tag_field="status", tag="ready"):
+class SummaryReady(Durable, frozen=True, kw_only=True, tag_field="status", tag="ready"):
     """The next attempt may be prepared."""
 
     context: SummaryContext
     next_attempt: int
 
 
-class SummaryPending(_Durable, frozen=True, kw_only=True, tag_field="status", tag="effect_pending"):
+class SummaryPending(Durable, frozen=True, kw_only=True, tag_field="status", tag="effect_pending"):
     """An attempt is under way; `usage_ids` are the ledger rows it already wrote."""
 
     context: SummaryContext
@@ -282,7 +255,7 @@ class SummaryPending(_Durable, frozen=True, kw_only=True, tag_field="status", ta
     request: SummaryRequest | None = None
 
 
-class SummaryRetryWait(_Durable, frozen=True, kw_only=True, tag_field="status", tag="retry_wait"):
+class SummaryRetryWait(Durable, frozen=True, kw_only=True, tag_field="status", tag="retry_wait"):
     """The last attempt failed; the next one is allowed at `not_before` (Unix ms)."""
 
     context: SummaryContext
@@ -294,13 +267,13 @@ class SummaryRetryWait(_Durable, frozen=True, kw_only=True, tag_field="status", 
 SummaryGeneration: TypeAlias = SummaryReady | SummaryPending | SummaryRetryWait
 
 
-class Deciding(_Durable, frozen=True, kw_only=True, tag_field="status", tag="deciding"):
+class Deciding(Durable, frozen=True, kw_only=True, tag_field="status", tag="deciding"):
     """The decision hook has not been consumed yet."""
 
     task_id: str
 
 
-class Generating(_Durable, frozen=True, kw_only=True, tag_field="status", tag="generating"):
+class Generating(Durable, frozen=True, kw_only=True, tag_field="status", tag="generating"):
     """A summary is being generated; the decision hook never runs again."""
 
     task_id: str
@@ -313,11 +286,11 @@ StructuralDecision: TypeAlias = Deciding | Generating
 # Run phases
 
 
-class StartingPhase(_Durable, frozen=True, kw_only=True, tag_field="kind", tag="starting"):
+class StartingPhase(Durable, frozen=True, kw_only=True, tag_field="kind", tag="starting"):
     """Accepted; `before_run` has not been consumed."""
 
 
-class CheckpointPhase(_Durable, frozen=True, kw_only=True, tag_field="kind", tag="checkpoint"):
+class CheckpointPhase(Durable, frozen=True, kw_only=True, tag_field="kind", tag="checkpoint"):
     """Between turns. `trigger_entry_id` is the entry that caused this boundary."""
 
     continuation: Continuation
@@ -326,19 +299,19 @@ class CheckpointPhase(_Durable, frozen=True, kw_only=True, tag_field="kind", tag
     skip_inbox_once: bool = False
 
 
-class AssistantPhase(_Durable, frozen=True, kw_only=True, tag_field="kind", tag="assistant"):
+class AssistantPhase(Durable, frozen=True, kw_only=True, tag_field="kind", tag="assistant"):
     """An assistant response is being generated."""
 
     generation: Generation
 
 
-class ToolsPhase(_Durable, frozen=True, kw_only=True, tag_field="kind", tag="tools"):
+class ToolsPhase(Durable, frozen=True, kw_only=True, tag_field="kind", tag="tools"):
     """A tool batch is under way."""
 
     batch: ToolBatch
 
 
-class CompactionPhase(_Durable, frozen=True, kw_only=True, tag_field="kind", tag="compaction"):
+class CompactionPhase(Durable, frozen=True, kw_only=True, tag_field="kind", tag="compaction"):
     """The run compacts its own context, then goes on at `resume_after`."""
 
     reason: Literal["threshold", "overflow"]
@@ -346,26 +319,26 @@ class CompactionPhase(_Durable, frozen=True, kw_only=True, tag_field="kind", tag
     resume_after: CheckpointPhase
 
 
-class DeferredPhase(_Durable, frozen=True, kw_only=True, tag_field="kind", tag="deferred"):
+class DeferredPhase(Durable, frozen=True, kw_only=True, tag_field="kind", tag="deferred"):
     """The provider finishes the response in the background."""
 
     deferred: Deferred
 
 
-class ResponseProvenance(_Durable, frozen=True, kw_only=True, tag_field="kind", tag="response"):
+class ResponseProvenance(Durable, frozen=True, kw_only=True, tag_field="kind", tag="response"):
     """The failure came from this settled response."""
 
     entry_id: str
 
 
-class StructuralProvenance(_Durable, frozen=True, kw_only=True, tag_field="kind", tag="structural"):
+class StructuralProvenance(Durable, frozen=True, kw_only=True, tag_field="kind", tag="structural"):
     """The failure came from this structural task."""
 
     task_id: str
 
 
 class ConfigurationProvenance(
-    _Durable, frozen=True, kw_only=True, tag_field="kind", tag="configuration"
+    Durable, frozen=True, kw_only=True, tag_field="kind", tag="configuration"
 ):
     """The failure came from a missing model or tool definition."""
 
@@ -373,7 +346,7 @@ class ConfigurationProvenance(
 FailureProvenance: TypeAlias = ResponseProvenance | StructuralProvenance | ConfigurationProvenance
 
 
-class FailureDrainPhase(_Durable, frozen=True, kw_only=True, tag_field="kind", tag="failure_drain"):
+class FailureDrainPhase(Durable, frozen=True, kw_only=True, tag_field="kind", tag="failure_drain"):
     """The run fails unless queued user input rescues it."""
 
     error: OperationError
@@ -391,7 +364,7 @@ RunPhase: TypeAlias = (
 )
 
 
-class RunSettings(_Durable, frozen=True, kw_only=True):
+class RunSettings(Durable, frozen=True, kw_only=True):
     """Global settings as captured at acceptance."""
 
     compaction: CompactionSettings
@@ -400,7 +373,7 @@ class RunSettings(_Durable, frozen=True, kw_only=True):
     tool_execution: ToolExecution
 
 
-class Inbox(_Durable, frozen=True, kw_only=True):
+class Inbox(Durable, frozen=True, kw_only=True):
     """Reserved entry ids of queued items; the payloads are pending values."""
 
     steer: tuple[str, ...]
@@ -411,7 +384,7 @@ class Inbox(_Durable, frozen=True, kw_only=True):
 EMPTY_INBOX = Inbox(steer=(), follow_up=(), writes=())
 
 
-class RunState(_Durable, frozen=True, kw_only=True, tag_field="kind", tag="run"):
+class RunState(Durable, frozen=True, kw_only=True, tag_field="kind", tag="run"):
     """The complete state of a run."""
 
     control: Control
@@ -421,7 +394,7 @@ class RunState(_Durable, frozen=True, kw_only=True, tag_field="kind", tag="run")
     latest_assistant_entry_id: str | None
 
 
-class CompactionState(_Durable, frozen=True, kw_only=True, tag_field="kind", tag="compaction"):
+class CompactionState(Durable, frozen=True, kw_only=True, tag_field="kind", tag="compaction"):
     """The complete state of a manual compaction."""
 
     control: Control
@@ -429,11 +402,11 @@ class CompactionState(_Durable, frozen=True, kw_only=True, tag_field="kind", tag
     custom_instructions: str | None = None
 
 
-class ReadyToCommit(_Durable, frozen=True, kw_only=True, tag_field="kind", tag="ready_to_commit"):
+class ReadyToCommit(Durable, frozen=True, kw_only=True, tag_field="kind", tag="ready_to_commit"):
     """A plain navigation: one transaction does it."""
 
 
-class SummaryPhase(_Durable, frozen=True, kw_only=True, tag_field="kind", tag="summary"):
+class SummaryPhase(Durable, frozen=True, kw_only=True, tag_field="kind", tag="summary"):
     """A summarized navigation is deciding or generating."""
 
     structural: StructuralDecision
@@ -442,7 +415,7 @@ class SummaryPhase(_Durable, frozen=True, kw_only=True, tag_field="kind", tag="s
 NavigationPhase: TypeAlias = ReadyToCommit | SummaryPhase
 
 
-class NavigationState(_Durable, frozen=True, kw_only=True, tag_field="kind", tag="navigation"):
+class NavigationState(Durable, frozen=True, kw_only=True, tag_field="kind", tag="navigation"):
     """The complete state of a navigation; `summarize` agrees with the phase."""
 
     control: Control
@@ -477,113 +450,10 @@ class Operation(msgspec.Struct, frozen=True):
                 return "compaction"
             case NavigationState():
                 return "navigation"
+            case _:
+                assert_never(self.state)
 
     @property
     def cancelling(self) -> bool:
         """Whether cancellation is durable."""
         return isinstance(self.state.control, CancelRequested)
-
-
-# Lane values (§3.3, §3.13)
-
-
-class LaneState(_Durable, frozen=True, kw_only=True):
-    """Which operation owns the lane, and what waits for the next run."""
-
-    current_operation_id: str | None
-    pending_next_run: tuple[str, ...]
-
-
-IDLE_LANE = LaneState(current_operation_id=None, pending_next_run=())
-
-RunCompletion: TypeAlias = Literal["assistant", "terminated_tools"]
-Outcome: TypeAlias = Literal["completed", "failed", "aborted", "declined"]
-
-
-class RunLastResult(_Durable, frozen=True, kw_only=True, tag_field="kind", tag="run"):
-    """How a run ended; `run_completion` only when completed, `error` only when failed."""
-
-    operation_id: str
-    outcome: Literal["completed", "failed", "aborted"]
-    leaf_id: str
-    final_assistant_entry_id: str | None = None
-    run_completion: RunCompletion | None = None
-    error: OperationError | None = None
-
-
-class CompactionLastResult(_Durable, frozen=True, kw_only=True, tag_field="kind", tag="compaction"):
-    """How a manual compaction ended."""
-
-    operation_id: str
-    outcome: Outcome
-    leaf_id: str
-    error: OperationError | None = None
-
-
-class NavigationLastResult(_Durable, frozen=True, kw_only=True, tag_field="kind", tag="navigation"):
-    """How a navigation ended, where it started and where it arrived."""
-
-    operation_id: str
-    outcome: Outcome
-    leaf_id: str | None
-    old_leaf_id: str | None
-    summary_entry_id: str | None = None
-    error: OperationError | None = None
-
-
-LaneLastResult: TypeAlias = RunLastResult | CompactionLastResult | NavigationLastResult
-
-
-# Pending payloads (§1.3)
-
-
-class PendingMessage(_Durable, frozen=True, kw_only=True, tag_field="type", tag="message"):
-    """A message that waits for its place in the tree."""
-
-    payload: AgentMessage
-
-
-class PendingCustom(_Durable, frozen=True, kw_only=True, tag_field="type", tag="custom"):
-    """A custom entry that waits for its place in the tree; no payload means no data."""
-
-    custom_type: str
-    payload: JsonValue | msgspec.UnsetType = msgspec.UNSET
-
-
-PendingEntry: TypeAlias = PendingMessage | PendingCustom
-
-
-class FileOperations(_Durable, frozen=True, kw_only=True):
-    """Paths that the summarized messages read, wrote and edited, sorted."""
-
-    read: tuple[str, ...] = ()
-    written: tuple[str, ...] = ()
-    edited: tuple[str, ...] = ()
-
-
-class CompactionPreparation(
-    _Durable, frozen=True, kw_only=True, tag_field="kind", tag="compaction"
-):
-    """The input of a compaction, fixed when it was decided on."""
-
-    messages_to_summarize: tuple[AgentMessage, ...]
-    turn_prefix_messages: tuple[AgentMessage, ...]
-    retained_tail: tuple[AgentMessage, ...]
-    is_split_turn: bool
-    tokens_before: int
-    file_ops: FileOperations
-    settings: CompactionSettings
-    previous_summary: str | None = None
-
-
-class BranchPreparation(
-    _Durable, frozen=True, kw_only=True, tag_field="kind", tag="branch_summary"
-):
-    """The input of a branch summary, fixed at acceptance."""
-
-    messages: tuple[AgentMessage, ...]
-    file_ops: FileOperations
-    total_tokens: int
-
-
-StructuralPreparation: TypeAlias = CompactionPreparation | BranchPreparation

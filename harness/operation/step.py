@@ -13,13 +13,8 @@ from harness.errors import InvariantDefect
 from harness.messages import AgentMessage
 from harness.operation import values
 from harness.operation.events import EntryAdded, HarnessEvent, MessageEnd, MessageStart, UsageEvent
-from harness.operation.state import (
-    LaneLastResult,
-    LaneState,
-    Operation,
-    OperationState,
-    RunState,
-)
+from harness.operation.lane_state import LaneLastResult, LaneState
+from harness.operation.state import Operation, OperationState, RunState
 from harness.settings import LaneConfiguration
 from harness.storage.address import AnyValue, Value
 from harness.storage.protocol import CommitResult

@@ -7,14 +7,9 @@ from typing import Any
 from harness.codec import JsonValue
 from harness.frames import AssistantMessageFrame
 from harness.messages import AgentToolResult
-from harness.operation.state import (
-    LaneLastResult,
-    LaneState,
-    OperationMeta,
-    OperationState,
-    PendingEntry,
-    StructuralPreparation,
-)
+from harness.operation.lane_state import LaneLastResult, LaneState
+from harness.operation.payloads import PendingEntry, StructuralPreparation
+from harness.operation.state import OperationMeta, OperationState
 from harness.settings import LaneConfiguration
 from harness.storage.address import Value, ValueList, list_of, value
 from harness.storage.writes import CHECKPOINT_NAMESPACE, FRAME_NAMESPACE

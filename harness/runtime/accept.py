@@ -22,15 +22,15 @@ from harness.errors import (
 )
 from harness.ids import parse_uuid7
 from harness.messages import AgentMessage
-from harness.operation.results import OperationAdmission
-from harness.operation.state import (
+from harness.operation.lane_state import (
     CompactionLastResult,
     LaneLastResult,
-    NavigationIntent,
     NavigationLastResult,
     RunLastResult,
-    StructuralPreparation,
 )
+from harness.operation.payloads import StructuralPreparation
+from harness.operation.results import OperationAdmission
+from harness.operation.state import NavigationIntent
 from harness.operation.step import LaneProjection, Step
 from harness.operation.transitions.acceptance import (
     accept_compaction,

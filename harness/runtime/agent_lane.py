@@ -24,6 +24,7 @@ from harness.messages import AgentMessage, ImageContent, ThinkingLevel
 from harness.models.protocol import Model
 from harness.operation import values
 from harness.operation.events import ConfigUpdate, RunResume
+from harness.operation.lane_state import LaneLastResult
 from harness.operation.results import (
     AbortRequest,
     DriveOutcome,
@@ -33,7 +34,6 @@ from harness.operation.results import (
     OperationOutcome,
     RunOutcome,
 )
-from harness.operation.state import LaneLastResult
 from harness.operation.step import LaneProjection, Step, UsageWritten
 from harness.result import Err, Ok, Result
 from harness.runtime import accept as acceptance

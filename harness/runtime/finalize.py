@@ -8,8 +8,9 @@ from __future__ import annotations
 from harness.context import Context
 from harness.errors import OperationMismatch
 from harness.messages import AssistantMessage
+from harness.operation.durable import OperationError
 from harness.operation.results import DriveSettled
-from harness.operation.state import OperationError, RunState
+from harness.operation.state import RunState
 from harness.operation.step import LaneProjection
 from harness.operation.transitions import terminal
 from harness.result import Err, Ok, Result

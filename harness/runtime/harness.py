@@ -18,8 +18,8 @@ from harness.errors import (
     UnknownTarget,
 )
 from harness.operation.events import ConfigUpdate, HarnessEvent, LaneCreated
+from harness.operation.lane_state import IDLE_LANE
 from harness.operation.results import LaneInfo, OpenOperation, SessionSnapshot
-from harness.operation.state import IDLE_LANE
 from harness.operation.step import LaneProjection
 from harness.result import Err, Ok, Result
 from harness.runtime.accept import CLOSED

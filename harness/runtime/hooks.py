@@ -14,7 +14,8 @@ from harness.errors import HarnessError, InvalidArgument, OperationKind
 from harness.messages import AgentMessage, AssistantMessage, InputContent
 from harness.models.protocol import Model
 from harness.operation.events import HandlerError
-from harness.operation.state import BranchPreparation, CompactionPreparation, CompactionReason
+from harness.operation.payloads import BranchPreparation, CompactionPreparation
+from harness.operation.state import CompactionReason
 from harness.runtime.events import EventBus, isolated
 from harness.runtime.hook_calls import HookHandler, HookResult, Registration
 from harness.runtime.resources import Resources

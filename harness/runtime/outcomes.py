@@ -7,17 +7,17 @@ from typing import assert_never
 from harness.context import Context
 from harness.entries import BranchSummaryEntry, CompactionEntry
 from harness.errors import StorageCorrupt
+from harness.operation.lane_state import (
+    CompactionLastResult,
+    LaneLastResult,
+    NavigationLastResult,
+    RunLastResult,
+)
 from harness.operation.results import (
     CompactionOutcome,
     NavigationOutcome,
     OperationOutcome,
     RunOutcome,
-)
-from harness.operation.state import (
-    CompactionLastResult,
-    LaneLastResult,
-    NavigationLastResult,
-    RunLastResult,
 )
 from harness.runtime.lane import Lane
 from harness.runtime.procedures.base import assistant_of

@@ -14,6 +14,7 @@ from harness.errors import StorageCorrupt
 from harness.messages import AssistantMessage, DeferredHandle
 from harness.operation import values
 from harness.operation.events import HarnessEvent, reaches_lane
+from harness.operation.payloads import PendingCustom, PendingMessage
 from harness.operation.results import (
     CurrentOperation,
     DeferredInfo,
@@ -37,8 +38,6 @@ from harness.operation.state import (
     Inbox,
     NavigationState,
     Operation,
-    PendingCustom,
-    PendingMessage,
     RunState,
     SummaryRetryWait,
     ToolsPhase,

@@ -10,7 +10,7 @@ from harness.codec import encode_str
 from harness.entries import Entry
 from harness.errors import InvalidArgument
 from harness.operation import values
-from harness.operation.state import IDLE_LANE
+from harness.operation.lane_state import IDLE_LANE
 from harness.session.session import MAIN_LANE
 from harness.storage.address import Value
 from harness.storage.records import Record, ValueRecord, value_of

@@ -31,7 +31,7 @@ from harness.messages import (
     ToolResultMessage,
 )
 from harness.operation import values
-from harness.operation.state import IDLE_LANE
+from harness.operation.lane_state import IDLE_LANE
 from harness.session.legacy_messages import (
     Fields,
     as_fields,

@@ -17,7 +17,7 @@ from harness.errors import (
     UnknownTarget,
 )
 from harness.operation import values
-from harness.operation.state import IDLE_LANE
+from harness.operation.lane_state import IDLE_LANE
 from harness.result import Err, Ok, Result
 from harness.session.line import MutationLine
 from harness.session.once import Once, made_before

@@ -10,7 +10,9 @@ import msgspec
 from harness.codec import JsonValue, decode, encode
 from harness.entries import Entry
 from harness.operation import values
-from harness.operation.state import LaneState, OperationMeta, OperationState, PendingEntry
+from harness.operation.lane_state import LaneState
+from harness.operation.payloads import PendingEntry
+from harness.operation.state import OperationMeta, OperationState
 from harness.storage.address import Value, ValueList
 from harness.storage.memory import MemoryState
 from harness.storage.memory_copy import MemorySnapshot, restore

@@ -8,6 +8,8 @@ from typing import Any, assert_never
 from harness.context import Context
 from harness.entries import CustomPayload, EntryPayload, MessagePayload, payload_type
 from harness.messages import AgentMessage, AssistantMessage, ToolResultMessage
+from harness.operation.lane_state import LaneState
+from harness.operation.payloads import PendingCustom, PendingMessage
 from harness.operation.state import (
     AssistantPhase,
     CallCompleted,
@@ -28,13 +30,10 @@ from harness.operation.state import (
     GenerationPending,
     GenerationReady,
     GenerationRetryWait,
-    LaneState,
     MayFinish,
     NavigationState,
     NeedAssistant,
     OperationState,
-    PendingCustom,
-    PendingMessage,
     ReadyToCommit,
     RunPhase,
     RunState,

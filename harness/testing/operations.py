@@ -9,6 +9,7 @@ from typing import TypeAlias, assert_never
 from harness.entries import MessageEntry
 from harness.messages import AssistantMessage, ToolResultMessage, tool_calls
 from harness.operation import values
+from harness.operation.payloads import PendingMessage
 from harness.operation.state import (
     AssistantPhase,
     CallCompleted,
@@ -30,7 +31,6 @@ from harness.operation.state import (
     NavigationState,
     OperationMeta,
     OperationState,
-    PendingMessage,
     ReadyToCommit,
     ResponseProvenance,
     RunIntent,

@@ -13,8 +13,8 @@ import msgspec
 
 from harness.context import BACKGROUND, Context
 from harness.operation import values
+from harness.operation.lane_state import IDLE_LANE
 from harness.operation.results import DriveSettled, DriveWaitingDeferred, LaneExecution
-from harness.operation.state import IDLE_LANE
 from harness.result import Ok
 from harness.runtime.agent_lane import AgentLane
 from harness.runtime.drive import DriveOptions

@@ -28,7 +28,8 @@ from harness.models.registry import ModelRegistry
 from harness.models.script import Gate, Script
 from harness.models.scripted import ScriptedProvider, scripted_model
 from harness.operation import values
-from harness.operation.state import IDLE_LANE, PendingCustom, PendingMessage
+from harness.operation.lane_state import IDLE_LANE
+from harness.operation.payloads import PendingCustom, PendingMessage
 from harness.runtime.agent_lane import AgentLane
 from harness.session.session import MAIN_LANE
 from harness.settings import ReplayPolicy

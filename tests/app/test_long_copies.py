@@ -17,7 +17,7 @@ from harness.entries import MessageEntry
 from harness.environment import Environment
 from harness.messages import UserMessage
 from harness.operation import values
-from harness.operation.state import IDLE_LANE
+from harness.operation.lane_state import IDLE_LANE
 from harness.session.export_file import Summary, export_header, write_lines
 from harness.session.fork import value_record
 from harness.storage.metadata import SessionMetadata

@@ -14,7 +14,7 @@ import psycopg
 from harness.context import BACKGROUND
 from harness.environment import Environment
 from harness.operation import values
-from harness.operation.state import IDLE_LANE
+from harness.operation.lane_state import IDLE_LANE
 from harness.session.session import Session
 from harness.storage.jsonl import JsonlStorage
 from harness.storage.jsonl_file import create_jsonl

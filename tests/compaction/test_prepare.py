@@ -30,7 +30,7 @@ from harness.messages import (
     ToolResultMessage,
     plain_text,
 )
-from harness.operation.state import CompactionPreparation, FileOperations
+from harness.operation.payloads import CompactionPreparation, FileOperations
 from tests.compaction.support import (
     WIDE,
     compacted,

@@ -20,7 +20,7 @@ from harness.compaction.summarize import (
 from harness.compaction.tokens import text_tokens
 from harness.messages import AssistantMessage, UserMessage
 from harness.models.protocol import Model, ModelContext
-from harness.operation.state import CompactionPreparation, FileOperations
+from harness.operation.payloads import CompactionPreparation, FileOperations
 from harness.settings import CompactionSettings
 from harness.usage import Usage
 from tests.compaction.support import (

@@ -16,7 +16,7 @@ from harness.messages import (
     ThinkingContent,
     UserMessage,
 )
-from harness.operation.state import FileOperations
+from harness.operation.payloads import FileOperations
 from tests.compaction.support import result, said, text_of, use, user
 
 IMAGE = ImageContent(data="aGk=", mime_type="image/png")

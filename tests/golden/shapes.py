@@ -18,14 +18,9 @@ from harness.codec import encode_str
 from harness.entries import Entry
 from harness.frames import AssistantMessageFrame
 from harness.messages import AgentMessage, AgentToolResult
-from harness.operation.state import (
-    LaneLastResult,
-    LaneState,
-    OperationMeta,
-    OperationState,
-    PendingEntry,
-    StructuralPreparation,
-)
+from harness.operation.lane_state import LaneLastResult, LaneState
+from harness.operation.payloads import PendingEntry, StructuralPreparation
+from harness.operation.state import OperationMeta, OperationState
 from harness.settings import LaneConfiguration
 from harness.usage import UsageRow
 

@@ -19,8 +19,8 @@ from harness.models.registry import ModelRegistry
 from harness.models.script import ScriptedResponse
 from harness.models.scripted import ScriptedProvider
 from harness.operation import values
+from harness.operation.lane_state import IDLE_LANE
 from harness.operation.results import RunOutcome
-from harness.operation.state import IDLE_LANE
 from harness.result import Ok
 from harness.runtime.core import HarnessOptions
 from harness.runtime.harness import AgentHarness

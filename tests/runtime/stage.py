@@ -16,8 +16,8 @@ from harness.models.registry import ModelRegistry
 from harness.models.script import Script
 from harness.models.scripted import ScriptedProvider, scripted_model
 from harness.operation import values
+from harness.operation.lane_state import IDLE_LANE
 from harness.operation.results import OperationAdmission, OperationOutcome
-from harness.operation.state import IDLE_LANE
 from harness.operation.step import LaneProjection
 from harness.result import Err, Ok, Result
 from harness.runtime.attach import restore_lane

@@ -23,8 +23,8 @@ from harness.models.script import (
 )
 from harness.models.scripted import ScriptedProvider, scripted_model
 from harness.operation import values
+from harness.operation.lane_state import IDLE_LANE
 from harness.operation.results import DriveSettled, RunOutcome
-from harness.operation.state import IDLE_LANE
 from harness.operation.transitions.assistant import FREE_INTERRUPTIONS, INTERRUPTED
 from harness.result import Ok
 from harness.runtime.core import HarnessOptions

@@ -9,15 +9,13 @@ import pytest
 from harness.entries import CustomPayload, MessagePayload, NewEntry
 from harness.messages import UserMessage, text_result
 from harness.operation import values
+from harness.operation.lane_state import IDLE_LANE, LaneState, RunLastResult
+from harness.operation.payloads import PendingMessage
 from harness.operation.state import (
     EMPTY_INBOX,
-    IDLE_LANE,
     RUNNING,
-    LaneState,
     OperationMeta,
-    PendingMessage,
     RunIntent,
-    RunLastResult,
     RunSettings,
     RunState,
     StartingPhase,

@@ -28,7 +28,7 @@ from harness.messages import (
     UserMessage,
 )
 from harness.operation import values
-from harness.operation.state import IDLE_LANE
+from harness.operation.lane_state import IDLE_LANE
 from harness.session.fork import BranchFork, TreeFork
 from harness.session.repo_files import JsonlSessions, load_any
 from harness.session.rewrite import Keep

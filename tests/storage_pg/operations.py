@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from harness.operation import values
+from harness.operation.durable import OperationError
+from harness.operation.lane_state import IDLE_LANE, CompactionLastResult, LaneState, RunLastResult
 from harness.operation.state import (
     EMPTY_INBOX,
-    IDLE_LANE,
     RUNNING,
     AssistantPhase,
     CancelRequested,
     CompactionIntent,
-    CompactionLastResult,
     CompactionState,
     Deciding,
     DeferredPhase,
@@ -21,12 +21,9 @@ from harness.operation.state import (
     GenerationContext,
     GenerationReady,
     GenerationRetryWait,
-    LaneState,
-    OperationError,
     OperationMeta,
     OperationState,
     RunIntent,
-    RunLastResult,
     RunPhase,
     RunSettings,
     RunState,

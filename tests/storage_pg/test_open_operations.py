@@ -11,7 +11,7 @@ import pytest
 
 from harness.context import BACKGROUND
 from harness.operation import values
-from harness.operation.state import OperationError
+from harness.operation.durable import OperationError
 from harness.storage.writes import delete_value, set_value
 from storage_pg.due import PollSettings
 from storage_pg.hosts import bury_dead_hosts

@@ -9,26 +9,28 @@ from harness.errors import InvalidMessage, LaneBusy, OperationKind
 from harness.messages import AgentMessage
 from harness.operation import values
 from harness.operation.events import CompactionStart, NavigationStart, QueueUpdate, RunStart
+from harness.operation.lane_state import LaneState
+from harness.operation.payloads import (
+    CompactionPreparation,
+    PendingEntry,
+    PendingMessage,
+    StructuralPreparation,
+)
 from harness.operation.state import (
     EMPTY_INBOX,
     RUNNING,
     CompactionIntent,
-    CompactionPreparation,
     CompactionState,
     Deciding,
-    LaneState,
     NavigationIntent,
     NavigationState,
     Operation,
     OperationMeta,
-    PendingEntry,
-    PendingMessage,
     ReadyToCommit,
     RunIntent,
     RunSettings,
     RunState,
     StartingPhase,
-    StructuralPreparation,
     SummaryPhase,
 )
 from harness.operation.step import Draft, LaneProjection, Step

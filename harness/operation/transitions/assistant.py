@@ -21,13 +21,14 @@ from harness.operation.classify import (
     Suspended,
     WantsTools,
 )
+from harness.operation.durable import OperationError
 from harness.operation.events import RetryScheduled
+from harness.operation.payloads import CompactionPreparation
 from harness.operation.state import (
     AssistantPhase,
     CallPlanned,
     CheckpointPhase,
     CompactionPhase,
-    CompactionPreparation,
     ConfigurationProvenance,
     Deciding,
     DeferredPhase,
@@ -39,7 +40,6 @@ from harness.operation.state import (
     GenerationRetryWait,
     MayFinish,
     NeedAssistant,
-    OperationError,
     ResponseProvenance,
     RunPhase,
     RunState,

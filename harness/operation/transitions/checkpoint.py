@@ -11,17 +11,19 @@ from harness.errors import InvariantDefect
 from harness.messages import AgentMessage
 from harness.operation import values
 from harness.operation.events import QueuedItem, QueueUpdate
+from harness.operation.payloads import (
+    CompactionPreparation,
+    PendingCustom,
+    PendingEntry,
+    PendingMessage,
+)
 from harness.operation.state import (
     CheckpointPhase,
     CompactionPhase,
-    CompactionPreparation,
     Deciding,
     FailureDrainPhase,
     Inbox,
     NeedAssistant,
-    PendingCustom,
-    PendingEntry,
-    PendingMessage,
     RunState,
 )
 from harness.operation.step import Draft, LaneProjection, Step, change_run, run_state

@@ -14,6 +14,7 @@ from harness.operation.classify import (
     Suspended,
     WantsTools,
 )
+from harness.operation.durable import OperationError
 from harness.operation.state import (
     ConfigurationProvenance,
     Deferred,
@@ -21,7 +22,6 @@ from harness.operation.state import (
     DeferredPhase,
     DeferredSuspended,
     FailureDrainPhase,
-    OperationError,
     RunPhase,
     RunState,
 )

@@ -8,7 +8,8 @@ from harness.entries import BranchSummaryPayload
 from harness.errors import InvariantDefect
 from harness.operation import values
 from harness.operation.events import ValueUpdate
-from harness.operation.state import NavigationLastResult, NavigationState
+from harness.operation.lane_state import NavigationLastResult
+from harness.operation.state import NavigationState
 from harness.operation.step import Draft, LaneProjection, Step
 from harness.operation.transitions.terminal import end_operation
 from harness.storage.address import AnyValue

@@ -19,16 +19,9 @@ from harness.errors import InvariantDefect
 from harness.messages import AgentMessage
 from harness.operation import values
 from harness.operation.events import QueuedItem, QueueUpdate, RunAbort, WritePending
-from harness.operation.state import (
-    CancelRequested,
-    LaneState,
-    Operation,
-    OperationState,
-    PendingCustom,
-    PendingEntry,
-    PendingMessage,
-    RunState,
-)
+from harness.operation.lane_state import LaneState
+from harness.operation.payloads import PendingCustom, PendingEntry, PendingMessage
+from harness.operation.state import CancelRequested, Operation, OperationState, RunState
 from harness.operation.step import Draft, LaneProjection, Step, change_run, run_state
 from harness.operation.transitions.acceptance import payload_of_pending
 

@@ -9,9 +9,10 @@ import msgspec
 
 from harness.entries import CompactionPayload
 from harness.errors import InvariantDefect
+from harness.operation.durable import OperationError
 from harness.operation.events import CompactionEnd, RetryScheduled
+from harness.operation.lane_state import CompactionLastResult
 from harness.operation.state import (
-    CompactionLastResult,
     CompactionPhase,
     CompactionReason,
     CompactionState,
@@ -20,7 +21,6 @@ from harness.operation.state import (
     Generating,
     NavigationState,
     Operation,
-    OperationError,
     OperationState,
     RunState,
     StructuralDecision,

@@ -8,20 +8,22 @@ from typing import Literal
 from harness.errors import InvariantDefect
 from harness.messages import AssistantMessage
 from harness.operation import values
+from harness.operation.durable import OperationError
 from harness.operation.events import CompactionEnd, HarnessEvent, NavigationEnd, RunEnd
+from harness.operation.lane_state import (
+    CompactionLastResult,
+    LaneLastResult,
+    NavigationLastResult,
+    RunLastResult,
+)
 from harness.operation.state import (
     AssistantPhase,
     CallOutcomeReady,
     CancelRequested,
-    CompactionLastResult,
     DeferredPending,
     DeferredPhase,
     GenerationPending,
-    LaneLastResult,
-    NavigationLastResult,
     Operation,
-    OperationError,
-    RunLastResult,
     RunState,
     ToolsPhase,
 )

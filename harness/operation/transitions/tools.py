@@ -11,6 +11,7 @@ from harness.entries import MessagePayload
 from harness.errors import InvariantDefect
 from harness.messages import ToolResultMessage
 from harness.operation import values
+from harness.operation.payloads import PendingMessage
 from harness.operation.state import (
     CallCompleted,
     CallOutcomeReady,
@@ -18,7 +19,6 @@ from harness.operation.state import (
     CallPlanned,
     CheckpointPhase,
     MayFinish,
-    PendingMessage,
     RunState,
     ToolBatch,
     ToolCallState,

@@ -20,11 +20,11 @@ from harness.operation.classify import (
     is_overflow,
 )
 from harness.operation.events import RetryEnd, RetryStart
+from harness.operation.payloads import CompactionPreparation
 from harness.operation.state import (
     AssistantPhase,
     CancelRequested,
     CompactionPhase,
-    CompactionPreparation,
     GenerationPending,
     GenerationReady,
     GenerationRetryWait,

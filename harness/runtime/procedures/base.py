@@ -16,7 +16,8 @@ from harness.ids import timestamp_of
 from harness.messages import AgentMessage, AssistantMessage, ToolCall, ToolResultMessage
 from harness.operation import values
 from harness.operation.events import HarnessEvent, QueuedItem
-from harness.operation.state import Operation, PendingEntry, PendingMessage, RunState
+from harness.operation.payloads import PendingEntry, PendingMessage
+from harness.operation.state import Operation, RunState
 from harness.operation.step import LaneProjection, Step
 from harness.operation.transitions.acceptance import QueuedPayload
 from harness.operation.transitions.queues import QueueContents

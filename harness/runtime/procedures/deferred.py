@@ -7,12 +7,8 @@ from harness.errors import InvariantDefect, StorageCorrupt
 from harness.messages import AssistantMessage, DeferredHandle, empty_assistant
 from harness.models.protocol import Model
 from harness.operation.classify import Classification, WantsTools, classify_response
-from harness.operation.state import (
-    CancelRequested,
-    Deferred,
-    DeferredPending,
-    OperationError,
-)
+from harness.operation.durable import OperationError
+from harness.operation.state import CancelRequested, Deferred, DeferredPending
 from harness.operation.step import LaneProjection, Step
 from harness.operation.transitions import deferred as transitions
 from harness.operation.transitions.assistant import INTERRUPTED, NEVER_SENT, interrupted_response

@@ -18,17 +18,19 @@ from harness.entries import BranchSummaryPayload, CompactionEntry, CompactionPay
 from harness.errors import InvariantDefect, StorageCorrupt
 from harness.models.protocol import Model, ModelContext
 from harness.operation import values
+from harness.operation.durable import OperationError
 from harness.operation.events import CompactionEnd, CompactionStart, HarnessEvent, NavigationStart
-from harness.operation.state import (
+from harness.operation.payloads import (
     BranchPreparation,
     CompactionPreparation,
+    StructuralPreparation,
+)
+from harness.operation.state import (
     CompactionState,
     Deciding,
     Generating,
     NavigationState,
-    OperationError,
     RunState,
-    StructuralPreparation,
     SummaryContext,
     SummaryPending,
     SummaryReady,

@@ -10,11 +10,7 @@ from harness.execution.assistant import ResponseCapture, consume_stream
 from harness.frames import AssistantMessageFrame, StartFrame
 from harness.messages import AssistantMessage
 from harness.models.protocol import AssistantStream, Model, ModelContext, RequestOptions
-from harness.operation.state import (
-    Generating,
-    SummaryPending,
-    SummaryRequest,
-)
+from harness.operation.state import Generating, SummaryPending, SummaryRequest
 from harness.operation.step import LaneProjection, Step
 from harness.operation.transitions import structural as transitions
 from harness.runtime.procedures.base import DrivePass

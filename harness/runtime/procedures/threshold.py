@@ -6,11 +6,9 @@ from harness.codec import encode_str
 from harness.compaction.prepare import Limits, prepare_compaction, restated_messages
 from harness.compaction.tokens import context_tokens, exceeds_threshold, fitted, text_tokens
 from harness.messages import AssistantMessage
+from harness.operation.payloads import CompactionPreparation
 from harness.operation.provider_errors import refused_tokens
-from harness.operation.state import (
-    CheckpointPhase,
-    CompactionPreparation,
-)
+from harness.operation.state import CheckpointPhase
 from harness.operation.step import LaneProjection, Step
 from harness.operation.transitions import checkpoint as checkpoints
 from harness.runtime.procedures.base import DrivePass

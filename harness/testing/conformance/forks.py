@@ -10,13 +10,9 @@ from harness.entries import Entry
 from harness.errors import InvalidArgument, SessionNotFound
 from harness.messages import AgentToolResult
 from harness.operation import values
-from harness.operation.state import (
-    IDLE_LANE,
-    CompactionIntent,
-    LaneState,
-    OperationMeta,
-    PendingMessage,
-)
+from harness.operation.lane_state import IDLE_LANE, LaneState
+from harness.operation.payloads import PendingMessage
+from harness.operation.state import CompactionIntent, OperationMeta
 from harness.session.fork import BranchFork, TreeFork
 from harness.session.repo import CreateOptions
 from harness.session.session import Session

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from harness.context import BACKGROUND
 from harness.errors import InvalidArgument, SessionInUse, SessionNotFound, StorageClosed
 from harness.operation import values
-from harness.operation.state import IDLE_LANE
+from harness.operation.lane_state import IDLE_LANE
 from harness.session.repo import CreateOptions, SessionRepo
 from harness.session.session import Session
 from harness.storage.address import value

@@ -11,7 +11,7 @@ from harness.entries import CompactionEntry, Entry, MessageEntry
 from harness.errors import InvalidArgument, SessionInUse
 from harness.messages import UserMessage
 from harness.operation import values
-from harness.operation.state import IDLE_LANE
+from harness.operation.lane_state import IDLE_LANE
 from harness.session.repo import CreateOptions, SessionRepo
 from harness.session.rewrite import Keep
 from harness.session.session import Session

@@ -22,6 +22,8 @@ from harness.messages import (
     empty_assistant,
 )
 from harness.operation import values
+from harness.operation.lane_state import LaneState
+from harness.operation.payloads import PendingMessage
 from harness.operation.state import (
     EMPTY_INBOX,
     RUNNING,
@@ -29,10 +31,8 @@ from harness.operation.state import (
     Control,
     GenerationContext,
     Inbox,
-    LaneState,
     OperationMeta,
     OperationState,
-    PendingMessage,
     RunIntent,
     RunPhase,
     RunSettings,

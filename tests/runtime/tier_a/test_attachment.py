@@ -12,12 +12,12 @@ from harness.entries import Entry
 from harness.errors import HarnessFault
 from harness.models.script import say
 from harness.operation import values
+from harness.operation.lane_state import LaneState
 from harness.operation.results import OpenOperation
 from harness.operation.state import (
     AssistantPhase,
     CompactionIntent,
     GenerationPending,
-    LaneState,
     StartingPhase,
 )
 from harness.runtime.core import HarnessOptions

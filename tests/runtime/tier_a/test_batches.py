@@ -9,12 +9,12 @@ from harness.execution.tools import CHECKPOINT_NOTE, INTERRUPTED_TOOL
 from harness.messages import AgentToolResult, TextContent, ToolResultMessage, text_result
 from harness.models.script import say
 from harness.operation import values
+from harness.operation.payloads import PendingMessage
 from harness.operation.state import (
     CallCompleted,
     CallOutcomeReady,
     CallPending,
     CallPlanned,
-    PendingMessage,
     ToolBatch,
     ToolCallState,
     ToolsPhase,

@@ -8,6 +8,8 @@ from harness.context import BACKGROUND
 from harness.frames import StartFrame, TextDelta, TextStart
 from harness.messages import AgentToolResult, text_result
 from harness.operation import values
+from harness.operation.durable import OperationError
+from harness.operation.payloads import PendingCustom
 from harness.operation.state import (
     AssistantPhase,
     CancelRequested,
@@ -20,8 +22,6 @@ from harness.operation.state import (
     Inbox,
     MayFinish,
     NeedAssistant,
-    OperationError,
-    PendingCustom,
     RunPhase,
     StartingPhase,
 )

@@ -18,6 +18,8 @@ from harness.frames import (
 from harness.messages import TextContent
 from harness.models.script import Settle, say, steps
 from harness.operation import values
+from harness.operation.durable import OperationError
+from harness.operation.payloads import PendingCustom
 from harness.operation.results import DriveWaitingRetry
 from harness.operation.state import (
     EMPTY_INBOX,
@@ -31,8 +33,6 @@ from harness.operation.state import (
     Inbox,
     MayFinish,
     NeedAssistant,
-    OperationError,
-    PendingCustom,
     StartingPhase,
 )
 from harness.runtime.hooks import BeforeRun

@@ -10,16 +10,14 @@ from harness.context import BACKGROUND
 from harness.messages import TextContent
 from harness.models.script import ScriptedRequest, ScriptedResponse, fail, say, tokens
 from harness.operation import values
+from harness.operation.payloads import BranchPreparation, CompactionPreparation, FileOperations
 from harness.operation.state import (
     RUNNING,
-    BranchPreparation,
     CheckpointPhase,
     CompactionIntent,
     CompactionPhase,
-    CompactionPreparation,
     CompactionState,
     Deciding,
-    FileOperations,
     Generating,
     NavigationIntent,
     NavigationState,

@@ -11,7 +11,7 @@ from harness.context import BACKGROUND, Context
 from harness.errors import OperationCancelledByCaller
 from harness.models.script import At, Gate, Text, say, steps
 from harness.operation import values
-from harness.operation.state import IDLE_LANE
+from harness.operation.lane_state import IDLE_LANE
 from harness.runtime.drive import DriveOptions
 from harness.runtime.hooks import BeforeRequest
 from harness.runtime.requests import PromptRequest

@@ -10,8 +10,8 @@ import pytest
 from harness.context import BACKGROUND
 from harness.messages import AgentToolResult, text_result
 from harness.models.script import At, Gate, Text, call, say, steps
+from harness.operation.durable import OperationError
 from harness.operation.results import DriveSettled
-from harness.operation.state import OperationError
 from harness.runtime.accept import Admission
 from harness.runtime.finalize import finalize_externally
 from harness.runtime.procedures.invocation import InvocationExpired
