@@ -89,6 +89,7 @@ if TYPE_CHECKING:
     from harness.session.fork import BranchFork as BranchFork
     from harness.session.fork import TreeFork as TreeFork
     from harness.session.once import Once as Once
+    from harness.session.once import OnceUnknown as OnceUnknown
     from harness.session.once import Superseded as Superseded
     from harness.session.once import once_at as once_at
     from harness.session.repo import CreateOptions as CreateOptions
@@ -209,6 +210,7 @@ _HOMES = {
     "harness.session.session": ("Session",),
     "harness.session.once": (
         "Once",
+        "OnceUnknown",
         "Superseded",
         "once_at",
     ),
@@ -366,6 +368,7 @@ __all__ = [
     "NewerVersion",
     "Ok",
     "Once",
+    "OnceUnknown",
     "OperationOutcome",
     "OperationRequest",
     "OutcomeReplaced",

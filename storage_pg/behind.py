@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from storage_pg.documents import Document
 
-# Beyond this many bytes whoever writes more waits as for any other commit.
+# Beyond this many bytes whoever writes more waits as for any other commit. What a document takes beside
+# its texts counts too: it is most of what small frames take.
 _MOST_BYTES = 1024 * 1024
+_DOCUMENT_BYTES = 800
 
 
 class Behind:
@@ -40,7 +42,7 @@ class Behind:
     def add(self, document: Document) -> int:
         """Keep a document of frames for later; returns its first sequence number."""
         self._waiting.append(document)
-        self._bytes += document.size
+        self._bytes += _DOCUMENT_BYTES + document.size
         return self.promise(document.writes)
 
     def precede(self, document: Document) -> list[Document]:
@@ -54,5 +56,5 @@ class Behind:
         """The document was refused and nothing of it applied: what preceded it waits again, and the
         session stands at `next_seq`."""
         self._waiting = taken + self._waiting
-        self._bytes = sum(document.size for document in self._waiting)
+        self._bytes = sum(_DOCUMENT_BYTES + document.size for document in self._waiting)
         self.next_seq = next_seq + sum(document.writes for document in self._waiting)

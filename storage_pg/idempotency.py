@@ -19,7 +19,7 @@ from psycopg.rows import TupleRow
 
 from harness.context import Context
 from harness.errors import StorageError
-from harness.session.once import Once, Superseded
+from harness.session.once import Once, OnceUnknown, Superseded
 from harness.storage.writes import SetValue
 from storage_pg.documents import NOTED
 from storage_pg.queries import QUERIES
@@ -161,7 +161,11 @@ def once_under(pool: Pool, tenant_id: str, key: str, number: int) -> Once:
     """
 
     async def made(context: Context) -> str | None:
-        rows = await fetch_from(pool, "key_standing", (tenant_id, key))
+        try:
+            rows = await fetch_from(pool, "key_standing", (tenant_id, key))
+        except StorageError as error:
+            # A question beside the session: its failure says nothing of the session's own state.
+            raise OnceUnknown(str(error)) from error
         match rows:
             case [(_, status, str(known))] if status == STANDS_FOR:
                 return known

@@ -177,9 +177,12 @@ class PostgresStorage:
             raise self._lost
         stamp = self._clock.now_ms()
         first_seq = self._behind.add(self._draft(writes, stamp, BACKGROUND))
+        self._send_soon()
+        return CommitResult(first_seq, tuple(range(first_seq, first_seq + len(writes))), stamp)
+
+    def _send_soon(self) -> None:
         if self._sender is None:
             self._sender = asyncio.get_running_loop().create_task(self._send_waiting())
-        return CommitResult(first_seq, tuple(range(first_seq, first_seq + len(writes))), stamp)
 
     async def _send_waiting(self) -> None:
         try:
@@ -197,6 +200,15 @@ class PostgresStorage:
         if self._behind.empty or self._lost is not None:
             return
         await self._send(self._draft((), self._clock.now_ms(), BACKGROUND), ())
+
+    async def _write_down_first(self) -> None:
+        """Return when whatever was answered before this call is stored, or nothing will be any more: a
+        turn suffices, because each takes along all that waits."""
+        async with self._turn:
+            try:
+                await self._write_down()
+            except StorageError as error:
+                self.lose(error)
 
     def _draft(self, writes: Sequence[Write], stamp: int, context: Context) -> Document:
         known = Known(self._stats, self._due, self._next_seq)
@@ -218,6 +230,8 @@ class PostgresStorage:
                 self._conclude(document, writes, first_seq)
             except StorageCorrupt:
                 self._behind.restore(waited, self._next_seq)
+                if waited:
+                    self._send_soon()
                 raise
         return first_seq
 
@@ -305,8 +319,8 @@ class PostgresStorage:
     ) -> list[ListElement[T]]:
         """One page of a list."""
         self._check()
-        while address.namespace == FRAME_NAMESPACE and self._sender is not None:
-            await asyncio.wait([self._sender])
+        if address.namespace == FRAME_NAMESPACE:
+            await self._write_down_first()
         return await self._reads.read_list(address, options, context)
 
     async def scan_branch(self, query: BranchScan, context: Context) -> list[Entry]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from harness.codec import decode, encode
 from harness.storage.address import Value
@@ -24,8 +24,8 @@ class WorkingValues:
     known here, nor is one that has ended."""
 
     def __init__(self) -> None:
-        # Any: addresses erase the type of their value.
-        self._operations: dict[str, dict[tuple[str, str], tuple[int, Any]]] = {}
+        # As text: whoever wrote a value may change it, and what it was is what is stored.
+        self._operations: dict[str, dict[tuple[str, str], tuple[int, bytes]]] = {}
 
     def note(self, writes: Sequence[Write], first_seq: int) -> None:
         """Take in writes, the first of which has this sequence number."""
@@ -37,7 +37,7 @@ class WorkingValues:
             match write:
                 case SetValue(namespace=namespace, key=key, value=value):
                     if (owner := self._of(namespace, key)) is not None:
-                        owner[namespace, key] = (seq, value)
+                        owner[namespace, key] = (seq, encode(value))
                 case DeleteValue(namespace=namespace, key=key):
                     if namespace == META:
                         self._operations.pop(key, None)
@@ -48,17 +48,17 @@ class WorkingValues:
 
     def scan(self, prefix: Value[T]) -> list[StoredValue[T]] | None:
         """The values whose key starts with the bound key, by code point; None when only the database
-        knows them. They are copies: what a tool does to its arguments changes none of them."""
+        knows them."""
         owner = self._of(prefix.namespace, prefix.key)
         if owner is None:
             return None
         return [
-            StoredValue(Value(prefix.type, namespace, key), decode(encode(value), prefix.type), seq)
-            for (namespace, key), (seq, value) in sorted(owner.items())
+            StoredValue(Value(prefix.type, namespace, key), decode(text, prefix.type), seq)
+            for (namespace, key), (seq, text) in sorted(owner.items())
             if namespace == prefix.namespace and key.startswith(prefix.key)
         ]
 
-    def _of(self, namespace: str, key: str) -> dict[tuple[str, str], tuple[int, Any]] | None:
+    def _of(self, namespace: str, key: str) -> dict[tuple[str, str], tuple[int, bytes]] | None:
         if namespace not in _NAMESPACES:
             return None
         operation_id, colon, _ = key.partition(":")

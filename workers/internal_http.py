@@ -26,6 +26,7 @@ from harness.errors import (
     SessionNotFound,
     StorageCorrupt,
 )
+from harness.session.once import OnceUnknown
 from harness.telemetry_otel import Tracing
 from workers.commands import Accept, Command, Reply, decode_command, encode_command, encode_reply
 from workers.execute import NeedsDriver
@@ -202,7 +203,8 @@ class InternalServer:
             response = Response(status_code=NO_LANE)
         except NoRoom:
             response = Response(status_code=NO_ROOM)
-        except (Retired, NeedsDriver):
+        except (Retired, NeedsDriver, OnceUnknown):
+            # Nothing was done: whoever asked looks again.
             response = Response(status_code=NOT_OWNER)
         except (HarnessFault, HarnessClosed, TimeoutError) as error:
             response = Response(str(error), status_code=FAULTED)

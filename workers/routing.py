@@ -24,6 +24,7 @@ from harness.errors import (
 from harness.ids import IdGenerator
 from harness.operation.results import OperationAdmission
 from harness.result import Err, Ok
+from harness.session.once import OnceUnknown
 from storage_pg.claimed import HeldElsewhere
 from storage_pg.lease import HostDown
 from storage_pg.open_operations import (
@@ -259,6 +260,8 @@ class Router:
             await live.closed.wait()
             self._woken()
             return _Again("the lane's operation must be driven first")
+        except OnceUnknown as error:
+            return _Again(str(error))
         except (HarnessFault, HarnessClosed) as error:
             return _Again(str(error), unknown=True)
         except TimeoutError:

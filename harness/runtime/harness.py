@@ -31,7 +31,7 @@ from harness.runtime.hooks import Hooks
 from harness.runtime.lane import Lane
 from harness.runtime.resources import Resources
 from harness.runtime.snapshots import Watch, current_operation
-from harness.session.once import Once, Superseded
+from harness.session.once import Once, OnceUnknown, Superseded
 from harness.session.session import MAIN_LANE, Session
 from harness.settings import (
     CompactionSettings,
@@ -167,7 +167,7 @@ class AgentHarness(AgentLane):
             )
         except HarnessClosed:
             return Err(CLOSED)
-        except (HarnessFault, Superseded):
+        except (HarnessFault, Superseded, OnceUnknown):
             raise
         except Exception as error:
             raise core.fault(error, context) from error

@@ -31,13 +31,17 @@ class Superseded(HarnessError):
         super().__init__(Superseded.__doc__)
 
 
+class OnceUnknown(HarnessError):
+    """What a call before this one made could not be looked up, so nothing was done. Try again."""
+
+
 @dataclass(frozen=True, slots=True)
 class Once:
     """However many calls on one lane carry it, one of them takes effect and all have its answer.
 
     `made` says what a call before this one made (its id, or a lane's name), None when none did; it
-    is asked on the lane's line, right before the commit, and may raise `Superseded`, which reaches
-    the caller: nothing is done then. `note` is the write that lets it know.
+    is asked on the lane's line, right before the commit, and may raise `Superseded` and `OnceUnknown`,
+    which reach the caller: nothing is done then. `note` is the write that lets it know.
     """
 
     made: Callable[[Context], Awaitable[str | None]]

@@ -40,6 +40,10 @@ async def test_an_operation_accepted_here_is_known_to_the_end(kit: Kit) -> None:
     two: Value[Any] = values.operation_tool_args(operation.id, "turn", 1)
     for address, args in ((two, {"b": [2]}), (one, {"a": 1}), (one, {"a": 2})):
         await storage.commit([set_value(address, args)], BACKGROUND)
+    # What was written is what was committed, whatever becomes of the object that it was written from.
+    nested: dict[str, Any] = {"b": [2]}
+    await storage.commit([set_value(two, nested)], BACKGROUND)
+    nested["b"].append(object())
     found = await both(kit, session, storage, arguments)
     assert [value for _, _, value in found] == [{"a": 2}, {"b": [2]}]
     found[0][2]["a"] = "a tool changed its arguments"

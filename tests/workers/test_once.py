@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from harness.context import Context
-from harness.errors import NoActiveRun
+from harness.errors import NoActiveRun, StorageError
 from harness.messages import UserMessage
 from harness.runtime.harness import AgentHarness
 from harness.usage import Usage
+from storage_pg import idempotency
 from storage_pg.idempotency import Attempt, IdempotencyKey, attempt
+from storage_pg.reads import Row
+from storage_pg.storage import Pool
 from tests.workers.kit import Fleet
 from tests.workers.test_commands import GATED
 from tests.workers.tools import GATES
@@ -98,6 +102,36 @@ async def test_at_once_through_several_processes(fleet: Fleet, number: int) -> N
     assert len([text for text in texts if "mark" in text]) == int(number == 4)
     rows = await fleet.sql("SELECT count(*) FROM laneway.usage_ledger WHERE adjustment")
     assert rows == [(int(number == 5),)]
+
+
+@pytest.mark.parametrize("here", [True, False], ids=["at the owner", "from another host"])
+async def test_a_key_that_cannot_be_looked_up_stops_nothing_that_runs(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, here: bool
+) -> None:
+    owner, api = await fleet.worker(), await fleet.api()
+    session = await fleet.session()
+    run = await fleet.prompt(owner, session, GATED)
+    await GATES["g"].entered.wait()
+    fetch, failures = idempotency.fetch_from, 0
+
+    async def failing(pool: Pool, query: str, parameters: Sequence[object]) -> list[Row]:
+        nonlocal failures
+        if query == "key_standing" and failures < 2:
+            failures += 1
+            raise StorageError("no connection is free")
+        return await fetch(pool, query, parameters)
+
+    monkeypatch.setattr(idempotency, "fetch_from", failing)
+    for command in (
+        commands(await begin(fleet, "unread"))[2],
+        CreateLane(name="side", request=await begin(fleet, "unread too")),
+    ):
+        failures = 0
+        await fleet.ok(owner if here else api, session, command)
+        assert failures == 2
+    GATES["g"].release.set()
+    assert await fleet.settled(run) == ["completed"]
+    assert (GATES["g"].starts, GATES["g"].ends) == (1, 1)
 
 
 @pytest.mark.parametrize("keyed", [True, False])

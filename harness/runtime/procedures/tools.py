@@ -224,7 +224,8 @@ async def perform(
             lambda: asyncio.ensure_future(
                 call.tool.execute(
                     call.call.id,
-                    dict(call.arguments),
+                    # Its own: it may change them, and what was decided on stays what it was.
+                    phases.storable_arguments(call.arguments),
                     updates,
                     batch.tool_context,
                     invocation,

@@ -12,6 +12,6 @@ BEGIN
     RETURN QUERY
     SELECT r.session_id, r.lane, r.kind, r.status, r.outcome, r.error, r.result, r.accepted_at,
            r.finished_at
-    FROM laneway.operations AS r WHERE r.id = for_operation;
+    FROM laneway.operations AS r WHERE r.id = for_operation AND r.tenant_id = for_tenant;
 END
 $$;

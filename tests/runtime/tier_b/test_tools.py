@@ -323,3 +323,23 @@ async def test_after_tool_waits_for_the_last_update_and_the_last_checkpoint(stag
     ]
     assert order[:4] == [CHECKPOINT, CHECKPOINT, "hook after_tool", "tool_end t"]
     assert "tools [ready]" in order[4]
+
+
+async def test_what_a_tool_does_to_its_arguments_is_its_own_affair(stage: Stage) -> None:
+    seen: list[object] = []
+
+    async def work(request: ToolCallRequest[None]) -> AgentToolResult:
+        options = request.arguments["options"]
+        assert isinstance(options, dict)
+        options["handle"] = object()  # pyright: ignore[reportArgumentType]  # what tools do
+        return text_result("done")
+
+    def after(event: AfterTool, context: Context) -> None:
+        seen.append(event.args)
+
+    stage.tool("t", work).script([call("t", {"options": {"a": 1}}), say("x")])
+    await stage.open()
+    stage.harness.hooks.on("after_tool", after)
+    await stage.prompt()
+    assert told(stage)[-len(DONE) :] == DONE
+    assert seen == [{"options": {"a": 1}}]
