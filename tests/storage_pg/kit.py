@@ -79,16 +79,16 @@ class Kit:
     async def flush_counts(self) -> None:
         """Have every connection of this process report its statistics, which ending it does."""
         with psycopg.connect(self.database.admin_dsn, autocommit=True) as connection:
-            connection.execute(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            # Those that are there now: what ends is replaced, and the new ones have counted nothing.
+            ended = connection.execute(
+                "SELECT array_agg(pid) FILTER (WHERE pg_terminate_backend(pid)) FROM pg_stat_activity "
                 "WHERE datname = current_database() AND pid <> pg_backend_pid() "
                 "AND application_name IN ('laneway', 'laneway-commit')"
-            )
+            ).fetchone()
             await wait_until(
                 lambda: (
                     connection.execute(
-                        "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() "
-                        "AND application_name IN ('laneway', 'laneway-commit')"
+                        "SELECT 1 FROM pg_stat_activity WHERE pid = ANY(%s)", ended
                     ).fetchone()
                     is None
                 )
