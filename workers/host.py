@@ -156,6 +156,7 @@ class SessionHost:
         self._taking = Taking(
             self.registry,
             self.slots,
+            clock,
             takes_work=lambda: self.takes_work and not self.draining,
         )
         self._follower = Follower(
@@ -277,10 +278,10 @@ class SessionHost:
         return self.registry.get(tenant_id, session_id)
 
     async def take(
-        self, tenant_id: str, session_id: str, command: Accept, context: Context
+        self, tenant_id: str, session_id: str, command: Accept, context: Context, *, until: int
     ) -> Reply:
         """Accept an operation here and drive it (see `Taking.take`)."""
-        return await self._taking.take(tenant_id, session_id, command, context)
+        return await self._taking.take(tenant_id, session_id, command, context, until=until)
 
     async def _ready_workers(self) -> list[SessionOwner]:
         return await ready_workers(self.pool, _MISSED_HEARTBEATS * self.settings.heartbeat_seconds)

@@ -44,6 +44,10 @@ class ClusterSecret:
         expected = self._signature(path, stamp, host_id, body)
         return _same(expected, headers.get(SIGNATURE, ""))
 
+    def signed_at(self, headers: Mapping[str, str]) -> int:
+        """When a request that was checked was signed, by its sender's clock (Unix ms)."""
+        return int(headers[STAMP])
+
     def prove(self, headers: Mapping[str, str]) -> dict[str, str]:
         """The header of the answer to a request with these headers."""
         return {PROOF: self._proof(headers.get(SIGNATURE, ""))}

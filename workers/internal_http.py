@@ -63,6 +63,9 @@ NO_ROOM = 429
 FAULTED = 500
 
 HEARTBEAT_SECONDS = 5.0
+# A worker that takes longer than this to accept something new is not the one to ask: whoever offered it
+# goes elsewhere then, so that it must not be accepted any later.
+TAKE_SECONDS = 2.0
 # Longer than the others keep an idle connection: whoever ends one may do so as a request is on its way.
 _KEEP_ALIVE_SECONDS = 75
 
@@ -93,7 +96,7 @@ class Owner(Protocol):
         ...
 
     async def take(
-        self, tenant_id: str, session_id: str, command: Accept, context: Context
+        self, tenant_id: str, session_id: str, command: Accept, context: Context, *, until: int
     ) -> Reply:
         """Accept an operation whoever owned the session before (see `Taking.take`)."""
         ...
@@ -183,31 +186,17 @@ class InternalServer:
         proof = self._secret.prove(request.headers)
         if request.headers.get(HOST) != self._owner.host_id:
             return Response(status_code=WRONG_HOST, headers=proof)
+        until = self._secret.signed_at(request.headers) + int(TAKE_SECONDS * 1000)
         routes: dict[str, Callable[[bytes, Context], Awaitable[Response]]] = {
             EXECUTE: self._execute,
-            TAKE: self._take,
+            TAKE: lambda body, context: self._take(body, context, until),
             WATCH: self._watch,
         }
         answer = routes.get(request.url.path)
         if answer is None or request.method != "POST":
             return Response(status_code=NOT_ALLOWED, headers=proof)
-        try:
-            response = await answer(
-                body, context_below(self._tracing, request.headers.get(TRACEPARENT))
-            )
-        except (msgspec.MsgspecError, StorageCorrupt) as error:
-            response = Response(str(error), status_code=422)
-        except SessionNotFound:
-            response = Response(status_code=NO_SESSION)
-        except NoSuchLane:
-            response = Response(status_code=NO_LANE)
-        except NoRoom:
-            response = Response(status_code=NO_ROOM)
-        except (Retired, NeedsDriver, OnceUnknown):
-            # Nothing was done: whoever asked looks again.
-            response = Response(status_code=NOT_OWNER)
-        except (HarnessFault, HarnessClosed, TimeoutError) as error:
-            response = Response(str(error), status_code=FAULTED)
+        context = context_below(self._tracing, request.headers.get(TRACEPARENT))
+        response = await _outcome(answer(body, context))
         for name, value in proof.items():
             response.headers[name] = value
         return response
@@ -235,12 +224,12 @@ class InternalServer:
             reply: Reply = await live.execute(command, context)
         return Response(encode_reply(reply), media_type="application/octet-stream")
 
-    async def _take(self, body: bytes, context: Context) -> Response:
+    async def _take(self, body: bytes, context: Context, until: int) -> Response:
         tenant_id, session_id, command = decode_execution(body)
         if not isinstance(command, Accept):
             raise StorageCorrupt("only new operations can be taken")
         async with asyncio.timeout(self._command_seconds):
-            reply = await self._owner.take(tenant_id, session_id, command, context)
+            reply = await self._owner.take(tenant_id, session_id, command, context, until=until)
         return Response(encode_reply(reply), media_type="application/octet-stream")
 
     async def _watch(self, body: bytes, _context: Context) -> Response:
@@ -248,6 +237,29 @@ class InternalServer:
         live = self._live(asked.tenant_id, asked.session_id)
         feed = await live.watch(asked.lane, BACKGROUND)
         return StreamingResponse(_lines(live, feed), media_type="application/octet-stream")
+
+
+async def _outcome(answering: Awaitable[Response]) -> Response:
+    """The answer, or what the error says that came instead."""
+    try:
+        return await answering
+    except (msgspec.MsgspecError, StorageCorrupt) as error:
+        return Response(str(error), status_code=422)
+    except SessionNotFound:
+        return Response(status_code=NO_SESSION)
+    except NoSuchLane:
+        return Response(status_code=NO_LANE)
+    except NoRoom:
+        return Response(status_code=NO_ROOM)
+    except (Retired, NeedsDriver, OnceUnknown):
+        # Nothing was done: whoever asked looks again.
+        return Response(status_code=NOT_OWNER)
+    except (HarnessFault, HarnessClosed, TimeoutError) as error:
+        return Response(str(error), status_code=FAULTED)
+    except Exception:
+        # With a proof, so that whoever asked knows that it was this host, which may have done it.
+        logger.exception("an internal request failed")
+        return Response("an unexpected error", status_code=FAULTED)
 
 
 class _QuietServer(uvicorn.Server):

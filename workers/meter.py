@@ -9,7 +9,7 @@ from storage_pg.open_operations import Difference
 
 Purged: TypeAlias = Literal["receipts", "idempotency_keys"]
 # What came of a new operation's offer to a worker; only the first spares its dispatch.
-Offer: TypeAlias = Literal["taken", "no_room", "elsewhere", "no_answer"]
+Offer: TypeAlias = Literal["taken", "no_room", "elsewhere", "no_answer", "refused"]
 
 
 class HostMeter(StorageMeter, Protocol):

@@ -185,7 +185,8 @@ class Passes:
         """Start a pass for everything that is due and has a place, ask for places for the rest, stop
         waiting for what goes on though it was cancelled; returns when to look next (Unix ms)."""
         nearest: int | None = None
-        wanted: set[str] = set()
+        # One that comes with a place while this call waits is looked at by the next.
+        before, wanted = set(self._slots), set[str]()
         await self._acquit_who_moved_on()
         for operation in self._storage.open_operations():
             running = self._running.get(operation.operation_id)
@@ -202,7 +203,7 @@ class Passes:
             elif self._may_start and now >= self._full_until:
                 wanted.add(operation.operation_id)
                 self._start_or_ask(operation, instant, now)
-        for operation_id in self._slots.keys() - wanted:
+        for operation_id in before & self._slots.keys() - wanted:
             self._slots.pop(operation_id).give_back()
         return nearest
 
@@ -245,7 +246,12 @@ class Passes:
             case DuePoll():
                 known = self._polls.get(operation.operation_id)
                 if known is None or known[0] != operation.due:
-                    rows = await self._services.due_rows(self._tenure)
+                    try:
+                        rows = await self._services.due_rows(self._tenure)
+                    except StorageError as error:
+                        # Nothing that runs here has to end for that.
+                        logger.warning("the time of a poll is not known yet: %s", error)
+                        return self._services.clock.now_ms() + _FULL_MS
                     known = (operation.due, rows.get(operation.operation_id, 0))
                     self._polls[operation.operation_id] = known
                 return known[1]
@@ -273,6 +279,7 @@ class Passes:
         closed or faulted by now, so that this is not long; it is not waited for longer than that may
         take."""
         self._closed = True
+        self._services.tenants.leave(self._tenure.tenant_id, self._tenant_has_room)
         for slot in self._slots.values():
             slot.give_back()
         self._slots.clear()

@@ -26,6 +26,7 @@ from workers.internal_http import (
     NOT_ALLOWED,
     NOT_OWNER,
     TAKE,
+    TAKE_SECONDS,
     WATCH,
     WRONG_HOST,
     WatchBody,
@@ -36,11 +37,11 @@ from workers.tracing import TRACEPARENT
 from workers.watching import NoSuchLane, StreamItem
 
 _CONNECT_SECONDS = 2.0
-# A worker that takes longer than this to accept something new is not the one to ask.
-_TAKE_SECONDS = 2.0
 # A stream without even a heartbeat for this long is broken.
 _SILENCE_SECONDS = 3 * HEARTBEAT_SECONDS
 _MOST_CONNECTIONS = 2_000
+# Of hosts that watch for others, each stream one connection: what bounds them is who watches.
+_ANY_NUMBER = 0
 _KEEP_SECONDS = 30.0
 
 
@@ -66,27 +67,25 @@ class Peers:
 
     def __init__(self, secret: ClusterSecret, command_seconds: float) -> None:
         self._secret = secret
-        self._seconds = {EXECUTE: command_seconds + 5, TAKE: _TAKE_SECONDS}
-        self._session: aiohttp.ClientSession | None = None
+        self._seconds = {EXECUTE: command_seconds + 5, TAKE: TAKE_SECONDS}
+        # By how many connections they may have: streams take none that commands need.
+        self._sessions: dict[int, aiohttp.ClientSession] = {}
 
     async def close(self) -> None:
         """Give the connections back."""
-        session, self._session = self._session, None
-        if session is not None:
+        while self._sessions:
+            _, session = self._sessions.popitem()
             await session.close()
 
-    @property
-    def _client(self) -> aiohttp.ClientSession:
+    def _client(self, most: int) -> aiohttp.ClientSession:
         # Made where a loop runs, which it belongs to.
-        if self._session is None:
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(
-                    limit=_MOST_CONNECTIONS, keepalive_timeout=_KEEP_SECONDS
-                ),
+        if most not in self._sessions:
+            self._sessions[most] = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=most, keepalive_timeout=_KEEP_SECONDS),
                 auto_decompress=False,
                 cookie_jar=aiohttp.DummyCookieJar(),
             )
-        return self._session
+        return self._sessions[most]
 
     async def execute(
         self,
@@ -128,9 +127,11 @@ class Peers:
         traceparent = context.telemetry.traceparent
         # A header beside the signed body: hosts of any version take the command without it.
         sent = headers if traceparent is None else {**headers, TRACEPARENT: traceparent}
-        timeout = aiohttp.ClientTimeout(total=self._seconds[path], sock_connect=_CONNECT_SECONDS)
+        timeout = aiohttp.ClientTimeout(
+            total=self._seconds[path], connect=_CONNECT_SECONDS, sock_connect=_CONNECT_SECONDS
+        )
         try:
-            async with self._client.post(
+            async with self._client(_MOST_CONNECTIONS).post(
                 owner.url + path, data=body, headers=sent, timeout=timeout, allow_redirects=False
             ) as response:
                 status, said, told = response.status, response.headers, await response.read()
@@ -158,7 +159,7 @@ class Peers:
             total=None, sock_connect=_CONNECT_SECONDS, sock_read=_SILENCE_SECONDS
         )
         try:
-            async with self._client.post(
+            async with self._client(_ANY_NUMBER).post(
                 owner.url + WATCH,
                 data=body,
                 headers=headers,
@@ -187,7 +188,9 @@ class Peers:
     def _stranger(self, status: int) -> NotThere:
         if status == 403:
             raise PeerRefused("another host refused our signature: LANEWAY_CLUSTER_SECRET differs")
-        return NotThere("somebody else answers at that address")
+        # Somebody between the hosts who gave up waiting says nothing of what was done behind it.
+        unknown = status >= 500
+        return NotThere(f"somebody else answers at that address ({status})", unknown=unknown)
 
     def _refusal(self, status: int, session_id: str, text: str) -> NotThere:
         if status == NO_SESSION:

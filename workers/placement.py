@@ -14,9 +14,11 @@ from storage_pg.open_operations import SessionOwner
 
 # How long a list of the workers is good for. One that left meanwhile refuses.
 _LIST_SECONDS = 1.0
-# How long one is passed over: after it had no room, and after it did not answer as it should.
+# How long one is passed over: after it had no room; after it did not answer, which has cost somebody
+# seconds; and after it refused to be asked by this process at all, which will not change soon.
 FULL_SECONDS = 0.05
-FAILED_SECONDS = 2.0
+FAILED_SECONDS = 10.0
+REFUSED_SECONDS = 60.0
 _SESSIONS = 10_000
 
 

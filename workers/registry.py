@@ -60,7 +60,8 @@ class Registry:
         self._environment = environment
         self._services = services
         self._live: dict[str, LiveSession] = {}
-        self._opening: dict[str, _Opening] = {}
+        # By tenant too: an id that a stranger guessed is no session of the stranger's.
+        self._opening: dict[tuple[str, str], _Opening] = {}
 
     def get(self, tenant_id: str, session_id: str) -> LiveSession | None:
         """The session if this process owns it. Raises `SessionNotFound` for another tenant's."""
@@ -90,11 +91,12 @@ class Registry:
         Raises `SessionNotFound`, `NewerVersion`, `StorageCorrupt`, `HarnessFault`, `HostDown` and
         `HostFull`.
         """
-        opening = self._opening.get(session_id)
+        asked = (tenant_id, session_id)
+        opening = self._opening.get(asked)
         if opening is None:
             task = asyncio.get_running_loop().create_task(self._open(tenant_id, session_id))
-            opening = self._opening[session_id] = _Opening(task)
-            task.add_done_callback(lambda done: self._opened(session_id, done))
+            opening = self._opening[asked] = _Opening(task)
+            task.add_done_callback(lambda done: self._opened(asked, done))
         opening.callers += 1
         try:
             found = await asyncio.shield(opening.task)
@@ -121,8 +123,8 @@ class Registry:
         if self._live.get(live.session_id) is live:
             del self._live[live.session_id]
 
-    def _opened(self, session_id: str, task: asyncio.Task[Ownership]) -> None:
-        self._opening.pop(session_id, None)
+    def _opened(self, asked: tuple[str, str], task: asyncio.Task[Ownership]) -> None:
+        self._opening.pop(asked, None)
         if not task.cancelled():
             task.exception()  # whoever waits has it
 
@@ -160,7 +162,7 @@ class Registry:
             return once_under(self._pool, tenant_id, request.key, request.attempt)
 
         surroundings = Surroundings(drives, self._agents.knows, find_admission, once)
-        opening = self._opening[session_id]
+        opening = self._opening[tenant_id, session_id]
         live = LiveSession(
             owned,
             harness,

@@ -17,6 +17,7 @@ from harness.context import Context
 from harness.errors import (
     HarnessClosed,
     HarnessFault,
+    LaneBusy,
     OperationCancelledByCaller,
     SessionNotFound,
     StorageError,
@@ -50,8 +51,8 @@ from workers.committed import CommittedSessions
 from workers.execute import NeedsDriver
 from workers.live import LiveSession, Retired
 from workers.meter import SILENT, HostMeter
-from workers.peers import Asked, NotThere, Peers
-from workers.placement import FAILED_SECONDS, FULL_SECONDS, Placement
+from workers.peers import Asked, NotThere, PeerRefused, Peers
+from workers.placement import FAILED_SECONDS, FULL_SECONDS, REFUSED_SECONDS, Placement
 from workers.registry import Registry
 
 logger = logging.getLogger(__name__)
@@ -134,9 +135,11 @@ class Router:
         while True:
             if context.cancelled:
                 raise OperationCancelledByCaller
-            outcome = await self._attempt(tenant_id, session_id, command, context)
+            # Where one worker did not answer, the next may not either: once is enough of that.
+            offers = not unknown
+            outcome = await self._attempt(tenant_id, session_id, command, context, offers=offers)
             if not isinstance(outcome, _Again):
-                return await self._settled(tenant_id, session_id, command, outcome)
+                return await self._settled(tenant_id, session_id, command, outcome, unknown=unknown)
             unknown = unknown or outcome.unknown
             if unknown and not repeatable(command):
                 raise OutcomeUnknown(f"the outcome of the command is unknown: {outcome.reason}")
@@ -162,13 +165,17 @@ class Router:
         return command if known is None else known
 
     async def _settled(
-        self, tenant_id: str, session_id: str, command: Command, reply: Reply
+        self, tenant_id: str, session_id: str, command: Command, reply: Reply, *, unknown: bool
     ) -> Reply:
         """A refused request may be the second time of one that was accepted, and is perhaps over by
         now: by an attempt whose answer got lost, or by its twin on another host."""
-        if isinstance(command, Accept) and isinstance(reply, Err):
-            return await self._admission(tenant_id, session_id, command) or reply
-        return reply
+        if not isinstance(command, Accept) or not isinstance(reply, Err):
+            return reply
+        known = await self._admission(tenant_id, session_id, command)
+        if known is None and unknown and isinstance(reply.error, LaneBusy):
+            # The attempt that nobody answered may still come after whatever the lane is busy with.
+            raise OutcomeUnknown(f"it may be accepted yet: {reply.error.message}")
+        return known or reply
 
     async def _admission(self, tenant_id: str, session_id: str, command: Accept) -> Reply | None:
         operation_id = command.request.operation_id
@@ -193,14 +200,20 @@ class Router:
     # One attempt
 
     async def _attempt(
-        self, tenant_id: str, session_id: str, command: Command, context: Context
+        self,
+        tenant_id: str,
+        session_id: str,
+        command: Command,
+        context: Context,
+        *,
+        offers: bool,
     ) -> Reply | _Again:
         live = self._registry.get(tenant_id, session_id)
         if live is not None:
             return await self._here(live, command, context)
         if isinstance(command, READING):
             return await self._read(tenant_id, session_id, command, context)
-        if isinstance(command, Accept) and self._placement is not None:
+        if isinstance(command, Accept) and self._placement is not None and offers:
             offered = await self._offer(self._placement, tenant_id, session_id, command, context)
             if offered is not None:
                 return offered
@@ -227,8 +240,15 @@ class Router:
         worker = await placement.choose(session_id)
         if worker is None:
             return None
-        with placement.asking(worker):
-            answer = await self._peers.take(worker, tenant_id, session_id, command, context)
+        try:
+            with placement.asking(worker):
+                answer = await self._peers.take(worker, tenant_id, session_id, command, context)
+        except PeerRefused as error:
+            logger.warning("worker %s takes nothing that is offered: %s", worker.host_id, error)
+            placement.rest(worker, REFUSED_SECONDS)
+            placement.forget(session_id)
+            self._meter.offered("refused")
+            return None
         if not isinstance(answer, NotThere):
             placement.took(worker, session_id)
             self._meter.offered("taken")
@@ -324,7 +344,11 @@ class Router:
                 done, _ = await asyncio.wait([asking], timeout=_STILL_OWNER_SECONDS)
                 if done:
                     return asking.result()
-                place = await whereabouts(self._pool, tenant_id, session_id)
+                try:
+                    place = await whereabouts(self._pool, tenant_id, session_id)
+                except StorageError:
+                    # No news of the owner; the question to it has a time limit of its own.
+                    continue
                 if place is None or place.owner != owner:
                     return NotThere("it stopped owning the session", unknown=True)
         finally:

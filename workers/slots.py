@@ -98,6 +98,14 @@ class TenantLines:
         """Be called at the next end, after those who came before."""
         self._waiting.setdefault(tenant_id, {})[call] = None
 
+    def leave(self, tenant_id: str, call: Callable[[], None]) -> None:
+        """Wait no longer. Nothing happens when it does not wait."""
+        line = self._waiting.get(tenant_id)
+        if line is not None:
+            line.pop(call, None)
+            if not line:
+                del self._waiting[tenant_id]
+
     def ended(self, tenant_id: str) -> None:
         """A pass of the tenant ended here."""
         line = self._waiting.get(tenant_id)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from harness.clock import Clock
 from harness.context import Context
 from harness.errors import SessionNotFound, StorageError
 from harness.result import Ok
@@ -21,18 +22,23 @@ class Taking:
     """A worker's side of `Placement`. It takes only what it can begin at once: whatever would wait for
     a place is better accepted elsewhere and dispatched to whoever has one first."""
 
-    def __init__(self, registry: Registry, slots: Slots, *, takes_work: Callable[[], bool]) -> None:
+    def __init__(
+        self, registry: Registry, slots: Slots, clock: Clock, *, takes_work: Callable[[], bool]
+    ) -> None:
         self._registry = registry
         self._slots = slots
+        self._clock = clock
         self._takes_work = takes_work
 
     async def take(
-        self, tenant_id: str, session_id: str, command: Accept, context: Context
+        self, tenant_id: str, session_id: str, command: Accept, context: Context, *, until: int
     ) -> Reply:
-        """Accept an operation, under a claim of this process. Raises `NoRoom`, `Retired` when the session
-        is another's or cannot be opened here, `SessionNotFound`, and what `LiveSession.execute`
-        raises."""
-        if not self._takes_work():
+        """Accept an operation, under a claim of this process, unless it is later than `until` (Unix ms):
+        nobody waits for the answer then, and who asked may have been told otherwise. Raises `NoRoom`,
+        `Retired` when it is late or the session is another's or cannot be opened here,
+        `SessionNotFound`, and what `LiveSession.execute` raises."""
+        # Not in line for a place that somebody who waits has a better right to.
+        if not self._takes_work() or self._slots.free <= 0:
             raise NoRoom
         slot = self._slots.ask(tenant_id)
         taken = False
@@ -42,6 +48,8 @@ class Taking:
             try:
                 async with self._registry.owning(tenant_id, session_id) as found:
                     if not isinstance(found, LiveSession):
+                        raise Retired
+                    if self._clock.now_ms() > until:
                         raise Retired
                     reply = await found.execute(command, context)
                     operation_id = command.request.operation_id

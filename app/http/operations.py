@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Annotated, Any
 
 import msgspec
@@ -30,10 +31,13 @@ from app.http.problems import not_found
 from app.http.receipts import full_view, receipt_view, wait_for_end
 from app.http.wire import OperationPage, OperationReceipt
 from harness.codec import decode
+from harness.errors import StorageError
 from harness.operation.results import AbortRequest, LaneExecution, OperationAdmission
 from harness.runtime.requests import OperationRequest
 from storage_pg.receipts import OperationStatus, find_receipt
 from workers.commands import Abort, Accept, RequestAbort, Resume
+
+logger = logging.getLogger(__name__)
 
 router = APIRouter(prefix="/v1", tags=["operations"])
 
@@ -99,12 +103,17 @@ async def submit_operation(
     if seconds is None:
         return answer(accepted, 202, headers)
     headers["Preference-Applied"] = f"wait={seconds:.0f}"
-    receipt = await wait_for_end(
-        services, request, caller.tenant_id, session_id, admission.operation_id, seconds
-    )
-    if receipt is None or receipt.status != "done":
-        return answer(accepted, 202, headers)
-    return answer(await full_view(services, caller.tenant_id, receipt, context), 200, headers)
+    try:
+        receipt = await wait_for_end(
+            services, request, caller.tenant_id, session_id, admission.operation_id, seconds
+        )
+        if receipt is not None and receipt.status == "done":
+            view = await full_view(services, caller.tenant_id, receipt, context)
+            return answer(view, 200, headers)
+    except StorageError as error:
+        # It is accepted: whatever keeps the outcome from being told must not hide that.
+        logger.warning("operation %s: waiting ended: %s", admission.operation_id, error)
+    return answer(accepted, 202, headers)
 
 
 @router.post(

@@ -7,7 +7,9 @@ import json
 
 import pytest
 
+from app.http import receipts
 from harness.environment import Environment
+from harness.errors import StorageError
 from tests.app import tools
 from tests.app.kit import Tenant, until
 
@@ -57,6 +59,26 @@ async def test_prefer_wait_answers_with_the_receipt_or_the_admission(tenant: Ten
     assert answer.status_code == 202
     tools.open_gate(gate)
     assert (await tenant.done(answer.json()["operationId"]))["outcome"] == "completed"
+
+
+async def test_an_outcome_that_cannot_be_told_hides_no_acceptance(
+    tenant: Tenant, monkeypatch: pytest.MonkeyPatch
+):
+    async def failing(*_arguments: object) -> None:
+        raise StorageError("the database refused a read")
+
+    monkeypatch.setattr(receipts, "find_receipt", failing)
+    session = await tenant.session()
+    answer = await tenant.client.post(
+        f"/v1/sessions/{session}/lanes/main/operations",
+        json={"kind": "prompt", "prompt": "echo: x"},
+        headers={"Prefer": "wait=30"},
+    )
+    monkeypatch.undo()
+    assert answer.status_code == 202
+    operation = answer.json()["operationId"]
+    assert answer.headers["location"] == f"/v1/operations/{operation}"
+    assert (await tenant.done(operation))["outcome"] == "completed"
 
 
 async def test_twenty_posts_with_one_operation_id_make_one_operation(tenant: Tenant):

@@ -22,6 +22,7 @@ from harness.telemetry_otel import Tracing
 from storage_pg.sessions import NewSession
 from tests.postgres import Database
 from workers.commands import Accept, Command, Reply
+from workers.ending import end_tasks
 from workers.host import Role, SessionHost
 from workers.jobs import JobRunner
 from workers.settings import Settings
@@ -255,5 +256,4 @@ async def watching(
     try:
         yield screen
     finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        await end_tasks([task])

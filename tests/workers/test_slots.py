@@ -71,3 +71,25 @@ def test_each_end_of_a_tenants_pass_calls_one_who_waits_for_it() -> None:
     for _ in range(3):
         lines.ended("a")
     assert called == ["one", "two"]
+
+
+def test_who_leaves_a_tenants_line_is_not_called_for_and_not_kept() -> None:
+    called: list[str] = []
+    lines = TenantLines()
+
+    def first() -> None:
+        called.append("first")
+
+    def second() -> None:
+        called.append("second")
+
+    lines.wait("t", first)
+    lines.wait("t", second)
+    lines.leave("t", first)
+    lines.leave("t", first)
+    lines.ended("t")
+    assert called == ["second"]
+    lines.wait("t", first)
+    lines.leave("t", first)
+    lines.leave("nobody", first)
+    assert not lines._waiting

@@ -21,6 +21,9 @@ from workers.live import Retired
 from workers.meter import Offer
 from workers.taking import NoRoom
 
+# An offer that is good for as long as a test lasts (Unix ms).
+LATER = 2**53
+
 
 def offers(api: SessionHost) -> dict[str, float]:
     read = api.metrics.registry.get_sample_value
@@ -96,10 +99,10 @@ async def test_the_answer_may_get_lost(fleet: Fleet, monkeypatch: pytest.MonkeyP
     take = worker._taking.take
     taken = 0
 
-    async def forgetful(*arguments: Any) -> Any:
+    async def forgetful(*arguments: Any, until: int) -> Any:
         nonlocal taken
         taken += 1
-        await take(*arguments)
+        await take(*arguments, until=until)
         raise TimeoutError("nobody hears of it")
 
     monkeypatch.setattr(worker._taking, "take", forgetful)
@@ -123,7 +126,7 @@ async def test_who_asks_when_others_have_run_since_hears_of_its_own(
     attempt, attempts = api._router._attempt, 0
     accepted = [operation]
 
-    async def overtaken(*arguments: Any) -> Any:
+    async def overtaken(*arguments: Any, offers: bool) -> Any:
         nonlocal attempts
         attempts += 1
         if attempts <= lost:
@@ -134,7 +137,7 @@ async def test_who_asks_when_others_have_run_since_hears_of_its_own(
             assert set(await fleet.settled(*accepted)) == {"completed"}
             accepted.append(await fleet.prompt(other, session, text))
         await GATES["after"].entered.wait()
-        return await attempt(*arguments)
+        return await attempt(*arguments, offers=offers)
 
     monkeypatch.setattr(api._router, "_attempt", overtaken)
     assert (await fleet.ok(api, session, request))["operationId"] == operation
@@ -170,11 +173,11 @@ async def test_another_tenants_session_is_not_there(fleet: Fleet) -> None:
     stranger = await fleet.new_tenant()
     command = Accept(lane="main", request=PromptRequest(prompt="echo: x"))
     with pytest.raises(SessionNotFound):
-        await worker.take(stranger, session, command, BACKGROUND)
+        await worker.take(stranger, session, command, BACKGROUND, until=LATER)
     assert worker.slots.used == 0
 
 
 async def _take(fleet: Fleet, worker: SessionHost, session: str) -> None:
     command = Accept(lane="main", request=PromptRequest(prompt="echo: taken"))
-    reply = await worker.take(fleet.tenant, session, command, BACKGROUND)
+    reply = await worker.take(fleet.tenant, session, command, BACKGROUND, until=LATER)
     assert isinstance(reply, Ok)
